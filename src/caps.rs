@@ -1,0 +1,50 @@
+//! In: what an adapter reports, filled by `gpu`; out: [`DeviceCaps`], plain data that select and plan decide by.
+
+use serde::{Deserialize, Serialize};
+
+/// Limits and features of a device, in the units that WebGPU uses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceCaps {
+    /// Largest range of a storage buffer that one binding may cover, bytes.
+    pub max_binding_bytes: u64,
+    /// Largest buffer, bytes.
+    pub max_buffer_bytes: u64,
+    /// Storage buffers one dispatch may bind.
+    pub max_storage_buffers: u32,
+    /// Workgroups along one dimension of a dispatch.
+    pub max_groups: u32,
+    /// Workgroup memory, bytes.
+    pub workgroup_bytes: u32,
+    /// Invocations in a workgroup.
+    pub max_invocations: u32,
+    /// Offsets of storage bindings are multiples of this, bytes.
+    pub storage_align: u64,
+    /// Offsets of uniform bindings are multiples of this, bytes.
+    pub uniform_align: u64,
+    /// Whether shaders compute with and store f16.
+    pub f16: bool,
+    /// Whether GPU timestamps can be written inside a pass.
+    pub timestamps: bool,
+    /// Smallest and largest subgroup, `None` without subgroup operations.
+    pub subgroup: Option<(u32, u32)>,
+    /// Whether this is a CPU that acts as a GPU: barriers are dear there and workgroup memory is plain memory.
+    pub cpu: bool,
+}
+
+impl DeviceCaps {
+    /// WebGPU's default limits without any optional feature: what every adapter offers.
+    pub const PORTABLE: DeviceCaps = DeviceCaps {
+        max_binding_bytes: 128 << 20,
+        max_buffer_bytes: 256 << 20,
+        max_storage_buffers: 8,
+        max_groups: 65_535,
+        workgroup_bytes: 16 << 10,
+        max_invocations: 256,
+        storage_align: 256,
+        uniform_align: 256,
+        f16: false,
+        timestamps: false,
+        subgroup: None,
+        cpu: false,
+    };
+}

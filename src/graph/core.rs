@@ -1,0 +1,267 @@
+//! In: nodes in the order in which they can run; out: [`Graph`] with its invariants checked and printed.
+
+use super::{DType, GraphError, Op, ParamLayout, Shape, StorageId, TensorType, infer};
+use std::fmt;
+
+/// Index of a node in its graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub usize);
+
+/// One output of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ValueId {
+    /// The node.
+    pub node: NodeId,
+    /// Which of its outputs.
+    pub output: usize,
+}
+
+/// An op with its inputs, the types of its outputs and its name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// What is computed.
+    pub op: Op,
+    /// Of what.
+    pub inputs: Vec<ValueId>,
+    /// What comes out.
+    pub outputs: Vec<TensorType>,
+    /// The node's name in labels, traces and errors.
+    pub name: String,
+}
+
+/// A value that a run gives back.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Output {
+    /// Its name.
+    pub name: String,
+    /// The value.
+    pub value: ValueId,
+}
+
+/// Nodes in an order in which they can run; edges point backwards only.
+///
+/// State: an input listed in [`Graph::updates`] stays on the device between runs. It is read as of the start of a
+/// run; its new value takes effect at the end.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Graph {
+    nodes: Vec<Node>,
+    outputs: Vec<Output>,
+    updates: Vec<(NodeId, ValueId)>,
+    /// Where parameters live.
+    pub layout: ParamLayout,
+}
+
+impl Graph {
+    /// All nodes in order.
+    pub fn nodes(&self) -> impl DoubleEndedIterator<Item = (NodeId, &Node)> + ExactSizeIterator {
+        self.nodes.iter().enumerate().map(|(i, n)| (NodeId(i), n))
+    }
+
+    /// A node by its index.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.0]
+    }
+
+    /// The node that makes a value.
+    pub fn producer(&self, value: ValueId) -> &Node {
+        &self.nodes[value.node.0]
+    }
+
+    /// A value's type.
+    pub fn ty(&self, value: ValueId) -> &TensorType {
+        &self.nodes[value.node.0].outputs[value.output]
+    }
+
+    /// A value's shape.
+    pub fn shape(&self, value: ValueId) -> &Shape {
+        &self.ty(value).shape
+    }
+
+    /// What a run gives back.
+    pub fn outputs(&self) -> &[Output] {
+        &self.outputs
+    }
+
+    /// State inputs and the values that they get at the end of a run.
+    pub fn updates(&self) -> &[(NodeId, ValueId)] {
+        &self.updates
+    }
+
+    /// The inputs that a run is given: those that are not state.
+    pub fn inputs(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+        self.nodes().filter(|(id, n)| n.op == Op::Input && !self.is_state(*id))
+    }
+
+    /// Whether an input stays on the device between runs.
+    pub fn is_state(&self, id: NodeId) -> bool {
+        self.updates.iter().any(|(state, _)| *state == id)
+    }
+
+    /// How often each value is read by nodes, outputs and updates, indexed by node and output.
+    pub fn use_counts(&self) -> Vec<Vec<usize>> {
+        let mut counts: Vec<Vec<usize>> = self.nodes.iter().map(|n| vec![0; n.outputs.len()]).collect();
+        let ends = self.outputs.iter().map(|o| o.value).chain(self.updates.iter().map(|u| u.1));
+        for v in self.nodes.iter().flat_map(|n| n.inputs.iter().copied()).chain(ends) {
+            counts[v.node.0][v.output] += 1;
+        }
+        counts
+    }
+
+    /// The nodes that read each node's outputs, in order, each once.
+    pub fn consumers(&self) -> Vec<Vec<NodeId>> {
+        let mut consumers: Vec<Vec<NodeId>> = vec![Vec::new(); self.nodes.len()];
+        for (id, node) in self.nodes() {
+            for v in &node.inputs {
+                let list = &mut consumers[v.node.0];
+                if list.last() != Some(&id) {
+                    list.push(id);
+                }
+            }
+        }
+        consumers
+    }
+
+    /// Appends a node whose output types follow from its inputs'.
+    pub fn push(&mut self, op: Op, inputs: Vec<ValueId>, name: impl Into<String>) -> Result<NodeId, GraphError> {
+        let name = name.into();
+        let types: Vec<&TensorType> = inputs.iter().map(|v| self.ty(*v)).collect();
+        let outputs = infer(&op, &name, &types, &self.layout)?;
+        Ok(self.push_typed(op, inputs, outputs, name))
+    }
+
+    /// Appends an input of a given type.
+    pub fn push_input(&mut self, ty: TensorType, name: impl Into<String>) -> NodeId {
+        self.push_typed(Op::Input, Vec::new(), vec![ty], name.into())
+    }
+
+    /// Appends a node that reads a storage.
+    pub fn push_parameter(&mut self, id: StorageId) -> NodeId {
+        let storage = self.layout.get(id);
+        let (name, ty) = (storage.name.clone(), TensorType::new(storage.dtype, storage.shape.clone()));
+        self.push_typed(Op::Parameter(id), Vec::new(), vec![ty], name)
+    }
+
+    fn push_typed(&mut self, op: Op, inputs: Vec<ValueId>, outputs: Vec<TensorType>, name: String) -> NodeId {
+        self.nodes.push(Node { op, inputs, outputs, name });
+        NodeId(self.nodes.len() - 1)
+    }
+
+    /// Declares an output; names are unique.
+    pub fn push_output(&mut self, name: impl Into<String>, value: ValueId) -> Result<(), GraphError> {
+        let name = name.into();
+        if self.outputs.iter().any(|o| o.name == name) {
+            return Err(GraphError::Duplicate { kind: "output", name });
+        }
+        self.outputs.push(Output { name, value });
+        Ok(())
+    }
+
+    /// Makes an input state: at the end of a run it takes this value.
+    pub fn push_update(&mut self, state: NodeId, value: ValueId) -> Result<(), GraphError> {
+        let node = self.node(state);
+        let fail = |what: String| GraphError::Invalid { op: node.op.name(), node: node.name.clone(), what };
+        if node.op != Op::Input {
+            return Err(fail("only an input can be updated".into()));
+        }
+        if node.outputs[0] != *self.ty(value) {
+            return Err(fail(format!("state is {}, its update {}", node.outputs[0], self.ty(value))));
+        }
+        if self.is_state(state) {
+            return Err(GraphError::Duplicate { kind: "update", name: node.name.clone() });
+        }
+        self.updates.push((state, value));
+        Ok(())
+    }
+
+    /// Checks every invariant: edges point backwards, types are what inference gives, names are unique.
+    pub fn verify(&self) -> Result<(), GraphError> {
+        let mut names = std::collections::BTreeSet::new();
+        for (id, node) in self.nodes() {
+            let fail = |what: String| GraphError::Invalid { op: node.op.name(), node: node.name.clone(), what };
+            for v in &node.inputs {
+                if v.node >= id || self.producer(*v).outputs.len() <= v.output {
+                    return Err(fail(format!("input {v} does not exist before it")));
+                }
+            }
+            match &node.op {
+                Op::Input => {
+                    if !names.insert(&node.name) {
+                        return Err(GraphError::Duplicate { kind: "input", name: node.name.clone() });
+                    }
+                }
+                op => {
+                    let types: Vec<&TensorType> = node.inputs.iter().map(|v| self.ty(*v)).collect();
+                    let inferred = infer(op, &node.name, &types, &self.layout)?;
+                    if inferred != node.outputs {
+                        return Err(fail(format!("outputs are {:?}, inference gives {inferred:?}", node.outputs)));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The largest index that each integer input may hold plus one, where it indexes rows: `(input, rows, reader)`.
+    pub fn index_bounds(&self) -> Vec<(NodeId, usize, String)> {
+        let mut bounds = Vec::new();
+        for (_, node) in self.nodes() {
+            let (index, rows) = match node.op {
+                Op::Embedding => (node.inputs[1], self.shape(node.inputs[0]).dims()[0]),
+                Op::PickRow => (node.inputs[1], self.shape(node.inputs[0]).dims()[1]),
+                Op::Attention(a) if a.lengths => {
+                    (node.inputs[node.inputs.len() - 1], self.shape(node.inputs[1]).dims()[1] + 1)
+                }
+                _ => continue,
+            };
+            // an index passes unchanged through ops that only move elements
+            let mut source = index;
+            while let Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) = self.producer(source).op {
+                source = self.producer(source).inputs[0];
+            }
+            if self.producer(source).op == Op::Input {
+                bounds.push((source.node, rows, node.name.clone()));
+            }
+        }
+        bounds
+    }
+}
+
+/// `%3`, or `%3.1` for a further output.
+impl fmt::Display for ValueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.output {
+            0 => write!(f, "%{}", self.node.0),
+            n => write!(f, "%{}.{n}", self.node.0),
+        }
+    }
+}
+
+/// One node a line: `%3 = linear(%1, %2) : f32 (2, 64)  # blocks.0.sa.proj`.
+impl fmt::Display for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (id, node) in self.nodes() {
+            write!(f, "%{} = {}", id.0, node.op)?;
+            let inputs: Vec<String> = node.inputs.iter().map(|v| v.to_string()).collect();
+            let types: Vec<String> = node.outputs.iter().map(|t| t.to_string()).collect();
+            writeln!(f, " [{}] : {}  # {}", inputs.join(", "), types.join(", "), node.name)?;
+        }
+        for (state, value) in &self.updates {
+            writeln!(f, "update {} = {value}", self.node(*state).name)?;
+        }
+        for output in &self.outputs {
+            writeln!(f, "output {} = {}", output.name, output.value)?;
+        }
+        Ok(())
+    }
+}
+
+impl From<NodeId> for ValueId {
+    fn from(node: NodeId) -> Self {
+        ValueId { node, output: 0 }
+    }
+}
+
+/// Whether integers of this type can index rows.
+pub(super) fn indexes(dtype: DType) -> bool {
+    dtype.is_integer()
+}

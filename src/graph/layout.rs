@@ -1,0 +1,89 @@
+//! In: parameters' names and shapes; out: [`ParamLayout`], which storage holds which parameter where. Knows neither
+//! files nor devices.
+
+use super::{DType, Shape};
+use std::fmt;
+
+/// Index of a storage in its [`ParamLayout`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StorageId(pub usize);
+
+/// A parameter's place in its storage: whole rows of the storage along dimension 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The parameter's own name, as in a checkpoint.
+    pub name: String,
+    /// Its own shape.
+    pub shape: Shape,
+    /// First element in the storage.
+    pub offset: usize,
+}
+
+/// A dense tensor that holds one parameter, or several stacked along dimension 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Storage {
+    /// The parameter's name, or a name for the packed whole.
+    pub name: String,
+    /// Element type.
+    pub dtype: DType,
+    /// Shape of the whole.
+    pub shape: Shape,
+    /// The parameters in it, in order, without gaps.
+    pub parts: Vec<Part>,
+}
+
+/// All storages of a graph.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ParamLayout {
+    storages: Vec<Storage>,
+}
+
+impl ParamLayout {
+    /// Adds a storage for one parameter.
+    pub fn add(&mut self, name: &str, dtype: DType, shape: Shape) -> StorageId {
+        let part = Part { name: name.to_owned(), shape: shape.clone(), offset: 0 };
+        self.push(Storage { name: name.to_owned(), dtype, shape, parts: vec![part] })
+    }
+
+    /// Adds a storage.
+    pub fn push(&mut self, storage: Storage) -> StorageId {
+        self.storages.push(storage);
+        StorageId(self.storages.len() - 1)
+    }
+
+    /// Adds a storage that stacks others along dimension 0. The caller has checked that the other sizes agree.
+    pub fn pack(&mut self, name: &str, members: &[StorageId]) -> StorageId {
+        let (mut parts, mut rows, mut offset) = (Vec::new(), 0, 0);
+        for &id in members {
+            let member = &self.storages[id.0];
+            parts.extend(member.parts.iter().map(|p| Part { offset: offset + p.offset, ..p.clone() }));
+            rows += member.shape.dims()[0];
+            offset += member.shape.elements();
+        }
+        let first = &self.storages[members[0].0];
+        let mut dims = first.shape.dims().to_vec();
+        dims[0] = rows;
+        let storage = Storage { name: name.to_owned(), dtype: first.dtype, shape: dims.into(), parts };
+        self.push(storage)
+    }
+
+    /// A storage by its index.
+    pub fn get(&self, id: StorageId) -> &Storage {
+        &self.storages[id.0]
+    }
+
+    /// All storages in order of their index, also those that no node reads any more.
+    pub fn iter(&self) -> impl Iterator<Item = (StorageId, &Storage)> {
+        self.storages.iter().enumerate().map(|(i, s)| (StorageId(i), s))
+    }
+}
+
+impl fmt::Display for Storage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.name, self.dtype, self.shape)?;
+        if self.parts.len() > 1 {
+            write!(f, " packs {} parameters", self.parts.len())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,27 @@
+//! In: calls of a [`Builder`]; out: a [`Graph`], a list of typed nodes in the order in which they can run.
+//! Knows nothing else of the crate: no files, no devices, no kernels.
+//!
+//! Principal types: [`Shape`] and [`DType`] describe a value; [`Op`] says what a node computes and [`infer`]
+//! says what comes out of it; [`Graph`] holds nodes, parameters' [`ParamLayout`] and outputs; [`Builder`] makes
+//! one; [`Rewriter`] is how every pass turns one graph into the next. [`Chain`] is a fused element-wise
+//! expression: made by `fuse`, evaluated by `reference`, printed as WGSL by `kernel`.
+
+mod builder;
+mod chain;
+mod core;
+mod error;
+mod infer;
+mod layout;
+mod op;
+mod rewrite;
+mod types;
+
+pub use self::core::{Graph, Node, NodeId, Output, ValueId};
+pub use builder::Builder;
+pub use chain::{Chain, Ref, Step};
+pub use error::GraphError;
+pub use infer::{MatmulDims, infer, matmul_dims};
+pub use layout::{ParamLayout, Part, Storage, StorageId};
+pub use op::{AttentionAttrs, Binary, Extreme, Op, Reduction, Scalar, Unary};
+pub use rewrite::Rewriter;
+pub use types::{DType, Shape, TensorType};

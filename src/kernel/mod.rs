@@ -1,0 +1,84 @@
+//! In: one node at a time with its types; out: [`Launch`]es, each a [`KernelKey`] with its parameters, operands,
+//! size and [`Estimate`]. Knows neither the graph as a whole nor buffers nor wgpu; one kernel does not know another.
+//!
+//! [`KernelKey`] holds all that changes a kernel's text and nothing else; [`KernelKey::source`] is a pure function of
+//! it. Sizes and strides are runtime parameters in a uniform buffer at binding 0, storage buffers follow from
+//! binding 1 in the order of [`KernelKey::bindings`]. Each kernel is one Rust file and one .wgsl of the same stem.
+
+mod template;
+
+use crate::graph::DType;
+use std::fmt;
+
+/// FLOPs and bytes that a launch cannot do without, from its sizes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Estimate {
+    /// Floating-point operations; a fused multiply-add counts two.
+    pub flops: f64,
+    /// Bytes of each operand read or written once.
+    pub bytes: f64,
+}
+
+/// How a kernel touches a storage binding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Read only.
+    Read,
+    /// Written, and read where an operand is updated in place.
+    ReadWrite,
+}
+
+/// A window of a tensor that a launch binds. `T` names the tensor: an operand's position for a kernel, a tensor's
+/// index for select and plan.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Operand<T> {
+    /// Which tensor.
+    pub tensor: T,
+    /// First byte of the window; a multiple of the device's alignment.
+    pub offset: u64,
+    /// Bytes in the window.
+    pub bytes: u64,
+}
+
+/// One dispatch before it has buffers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launch<T> {
+    /// The kernel.
+    pub key: KernelKey,
+    /// Words of the uniform buffer, in the order of the kernel's `Params`.
+    pub params: Vec<u32>,
+    /// Number of workgroups, folded to two dimensions when recorded; kernels read a linear index.
+    pub groups: u64,
+    /// What is bound from binding 1 on.
+    pub operands: Vec<Operand<T>>,
+    /// Its cost.
+    pub estimate: Estimate,
+}
+
+/// A strided look at a dense tensor, in elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// First element.
+    pub offset: usize,
+    /// Sizes.
+    pub dims: Vec<usize>,
+    /// Distance between neighbours along each dimension; 0 repeats.
+    pub strides: Vec<usize>,
+}
+
+/// WGSL's name of a stored element type; a Bool is stored as u32.
+pub fn wgsl_type(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "f32",
+        DType::F16 => "f16",
+        DType::I32 => "i32",
+        DType::U32 | DType::Bool => "u32",
+        DType::BF16 => unreachable!("bf16 is converted when a checkpoint is loaded"),
+    }
+}
+
+impl fmt::Display for Estimate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.3} GFLOP, {:.3} MB", self.flops / 1e9, self.bytes / 1e6)
+    }
+}

@@ -1,0 +1,4 @@
+//! kiln fires a whole neural network in one command buffer.
+pub mod caps;
+pub mod graph;
+pub mod tensor;
