@@ -73,6 +73,16 @@ impl Chain {
         Chain { arity, steps: vec![step] }
     }
 
+    /// The chain that returns its only input.
+    pub fn identity() -> Chain {
+        Chain { arity: 1, steps: Vec::new() }
+    }
+
+    /// `input 0 + input 1`.
+    pub fn add() -> Chain {
+        Chain::of(2, Step::Binary(Binary::Add, Ref::Input(0), Ref::Input(1)))
+    }
+
     /// What the chain returns.
     pub fn result(&self) -> Ref {
         match self.steps.len() {
@@ -81,8 +91,19 @@ impl Chain {
         }
     }
 
+    /// Whether a step rounds to f16, for which a device must compute in it.
+    pub fn rounds_f16(&self) -> bool {
+        self.steps.iter().any(|s| matches!(s, Step::RoundF16(_)))
+    }
+
     /// Evaluates the chain on one element of each input; a Bool input is 0 or 1.
-    pub fn eval(&self, inputs: &[f64], round_f16: impl Fn(f64) -> f64, unary: impl Fn(Unary, f64) -> f64, binary: impl Fn(Binary, f64, f64) -> f64) -> f64 {
+    pub fn eval(
+        &self,
+        inputs: &[f64],
+        round_f16: impl Fn(f64) -> f64,
+        unary: impl Fn(Unary, f64) -> f64,
+        binary: impl Fn(Binary, f64, f64) -> f64,
+    ) -> f64 {
         let mut values = Vec::with_capacity(self.steps.len());
         let get = |values: &[f64], r: Ref| match r {
             Ref::Input(i) => inputs[i],

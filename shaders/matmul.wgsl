@@ -1,0 +1,150 @@
+{% include "shared/product.wgsl" %}
+
+// C = epilogue(A · B), tile by tile through workgroup memory.
+//
+// A workgroup of {{ threads }} makes a tile of {{ bm }} × {{ bn }}, an invocation {{ tm }} × {{ tn }} of it: groups of four rows and four
+// columns, spread over the tile so that neighbours read neighbouring vec4s. Both operands lie in workgroup memory as
+// [k][outer], in vec4s along the outer dimension; an operand stored along k is transposed in registers, four by four.
+// The next tile is fetched into registers while this one is used. Sums run over k in order, in f32.
+
+{# sa, sb: row lengths in vec4s, one more than needed so that transposed stores fall into different banks #}
+{% set sa = bm // 4 + 1 %}
+{% set sb = bn // 4 + 1 %}
+var<workgroup> tile_a: array<vec4<f32>, {{ sa * bk }}>;
+var<workgroup> tile_b: array<vec4<f32>, {{ sb * bk }}>;
+
+{# what an invocation fetches: blocks of 4 outer × 4 k of an operand stored along k, else vec4s along outer #}
+{% macro items(side, outer) %}{{ (outer * bk) // (16 if side.along_k else 4) }}{% endmacro %}
+
+{% macro fetch(side, outer, first, limit) %}
+{% set count = items(side, outer)|int %}
+{% for i in range((count + threads - 1) // threads) %}
+{% if (i + 1) * threads > count %}
+    if lane + {{ i * threads }}u < {{ count }}u {
+{% else %}
+    {
+{% endif %}
+        let id = lane + {{ i * threads }}u;
+{% if side.along_k %}
+        let k = k0 + id % {{ bk // 4 }}u * 4u;
+        let o = {{ first }} + id / {{ bk // 4 }}u * 4u;
+{% for r in range(4) %}
+{% if guarded %}
+        r{{ side.name }}{{ i }}_{{ r }} = vec4<f32>(0.0);
+        if o + {{ r }}u < {{ limit }} {
+            r{{ side.name }}{{ i }}_{{ r }} = read_{{ side.name }}(s.{{ side.name }} + (o + {{ r }}u) * p.{{ side.name }}_stride, k, p.k);
+        }
+{% else %}
+        r{{ side.name }}{{ i }}_{{ r }} = read_{{ side.name }}(s.{{ side.name }} + (o + {{ r }}u) * p.{{ side.name }}_stride, k, p.k);
+{% endif %}
+{% endfor %}
+{% else %}
+        let k = k0 + id / {{ outer // 4 }}u;
+        let o = {{ first }} + id % {{ outer // 4 }}u * 4u;
+{% if guarded %}
+        r{{ side.name }}{{ i }}_0 = vec4<f32>(0.0);
+        if k < p.k {
+            r{{ side.name }}{{ i }}_0 = read_{{ side.name }}(s.{{ side.name }} + k * p.{{ side.name }}_stride, o, {{ limit }});
+        }
+{% else %}
+        r{{ side.name }}{{ i }}_0 = read_{{ side.name }}(s.{{ side.name }} + k * p.{{ side.name }}_stride, o, {{ limit }});
+{% endif %}
+{% endif %}
+    }
+{% endfor %}
+{% endmacro %}
+
+{% macro stage(side, outer, row) %}
+{% set count = items(side, outer)|int %}
+{% for i in range((count + threads - 1) // threads) %}
+{% if (i + 1) * threads > count %}
+        if lane + {{ i * threads }}u < {{ count }}u {
+{% else %}
+        {
+{% endif %}
+            let id = lane + {{ i * threads }}u;
+{% set r = "r" ~ side.name ~ i ~ "_" %}
+{% if side.along_k %}
+            let at = id % {{ bk // 4 }}u * {{ 4 * row }}u + id / {{ bk // 4 }}u;
+{% for j in ["x", "y", "z", "w"] %}
+            tile_{{ side.name }}[at + {{ loop.index0 * row }}u] = vec4<f32>({{ r }}0.{{ j }}, {{ r }}1.{{ j }}, {{ r }}2.{{ j }}, {{ r }}3.{{ j }});
+{% endfor %}
+{% else %}
+            tile_{{ side.name }}[id / {{ outer // 4 }}u * {{ row }}u + id % {{ outer // 4 }}u] = {{ r }}0;
+{% endif %}
+        }
+{% endfor %}
+{% endmacro %}
+
+{% macro registers(side, outer) %}
+{% set count = items(side, outer)|int %}
+{% for i in range((count + threads - 1) // threads) %}
+{% for r in range(4 if side.along_k else 1) %}
+    var r{{ side.name }}{{ i }}_{{ r }}: vec4<f32>;
+{% endfor %}
+{% endfor %}
+{% endmacro %}
+
+@compute @workgroup_size({{ threads }})
+fn main(
+    @builtin(workgroup_id) wg: vec3<u32>,
+    @builtin(num_workgroups) n: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let group = group_index(wg, n);
+    if group >= p.groups {
+        return;
+    }
+    // bands of eight tile rows, column by column within a band: neighbouring workgroups share rows of A and columns of B
+    let tiles = p.tiles_m * p.tiles_n;
+    let tile = group % tiles;
+    let band = tile / (8u * p.tiles_n);
+    let band_rows = min(p.tiles_m - band * 8u, 8u);
+    let in_band = tile - band * 8u * p.tiles_n;
+    let row0 = (band * 8u + in_band % band_rows) * {{ bm }}u;
+    let col0 = in_band / band_rows * {{ bn }}u;
+    let s = bases(group / tiles);
+    let tx = lane % {{ bn // tn }}u;
+    let ty = lane / {{ bn // tn }}u;
+{{ registers(a, bm) }}
+{{ registers(b, bn) }}
+{% for i in range(tm) %}
+{% for j in range(tn // 4) %}
+    var acc{{ i }}_{{ j }} = vec4<f32>(0.0);
+{% endfor %}
+{% endfor %}
+    var k0 = 0u;
+{{ fetch(a, bm, "row0", "p.m") }}
+{{ fetch(b, bn, "col0", "p.n") }}
+    for (; k0 < p.k;) {
+{{ stage(a, bm, sa) }}
+{{ stage(b, bn, sb) }}
+        workgroupBarrier();
+        k0 += {{ bk }}u;
+        if k0 < p.k {
+{{ fetch(a, bm, "row0", "p.m") }}
+{{ fetch(b, bn, "col0", "p.n") }}
+        }
+{% for k in range(bk) %}
+        {
+{% for i in range(tm // 4) %}
+            let a{{ i }} = tile_a[ty + {{ k * sa + i * (bm // tm) }}u];
+{% endfor %}
+{% for j in range(tn // 4) %}
+            let b{{ j }} = tile_b[tx + {{ k * sb + j * (bn // tn) }}u];
+{% endfor %}
+{% for i in range(tm) %}
+{% for j in range(tn // 4) %}
+            acc{{ i }}_{{ j }} = fma(vec4<f32>(a{{ i // 4 }}.{{ "xyzw"[i % 4] }}), b{{ j }}, acc{{ i }}_{{ j }});
+{% endfor %}
+{% endfor %}
+        }
+{% endfor %}
+        workgroupBarrier();
+    }
+{% for i in range(tm) %}
+{% for j in range(tn // 4) %}
+    finish(s, row0 + ty * 4u + {{ (i // 4) * 4 * (bm // tm) + i % 4 }}u, col0 + tx * 4u + {{ j * 4 * (bn // tn) }}u, acc{{ i }}_{{ j }});
+{% endfor %}
+{% endfor %}
+}

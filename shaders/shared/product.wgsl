@@ -1,0 +1,125 @@
+// What matmul.wgsl and matmul_direct.wgsl share: parameters, bindings, the epilogue and the store of four
+// neighbouring columns. Strides and offsets count array elements, which are vec4s where an operand allows it.
+{% if f16 %}
+enable f16;
+{% endif %}
+
+struct Params {
+    groups: u32, // workgroups that have work
+    m: u32,
+    n: u32,
+    k: u32,
+    zero: u32, // 0, unknown to the compiler: numbers that WGSL has no literal for are made with it
+    tiles_m: u32,
+    tiles_n: u32,
+    a_offset: u32,
+    a_stride: u32, // between rows of a stored (M, K), between k of a stored (K, M)
+    b_offset: u32,
+    b_stride: u32, // between k of b stored (K, N), between columns of b stored (N, K)
+    c_offset: u32,
+    c_stride: u32, // between rows
+{% for d in range(batch_rank) %}
+    batch{{ d }}: u32,
+    a_batch{{ d }}: u32,
+    b_batch{{ d }}: u32,
+    c_batch{{ d }}: u32,
+{% endfor %}
+{% for e in extras %}
+    e{{ e.index }}_offset: u32,
+    e{{ e.index }}_row: u32,
+{% set k = e.index %}
+{% for d in range(batch_rank) %}
+    e{{ k }}_batch{{ d }}: u32,
+{% endfor %}
+{% endfor %}
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> a: array<{{ a.storage }}>;
+@group(0) @binding(2) var<storage, read> b: array<{{ b.storage }}>;
+{% for e in extras if not e.in_place %}
+@group(0) @binding({{ e.binding }}) var<storage, read> e{{ e.index }}: array<{{ e.storage }}>;
+{% endfor %}
+@group(0) @binding({{ out_binding }}) var<storage, read_write> c: array<{{ out_storage }}>;
+
+{% include "shared/group.wgsl" %}
+{% include "shared/chain.wgsl" %}
+
+// Four neighbours along an operand's contiguous dimension, from index i; those at or past `end` are 0.
+{% for side in [a, b] %}
+fn read_{{ side.name }}(at: u32, i: u32, end: u32) -> vec4<f32> {
+{% if side.vec %}
+{% if guarded %}
+    if i >= end {
+        return vec4<f32>(0.0);
+    }
+{% endif %}
+    return vec4<f32>({{ side.name }}[at + i / 4u]);
+{% else %}
+    var v = vec4<f32>(0.0);
+    if i < end { v.x = f32({{ side.name }}[at + i]); }
+    if i + 1u < end { v.y = f32({{ side.name }}[at + i + 1u]); }
+    if i + 2u < end { v.z = f32({{ side.name }}[at + i + 2u]); }
+    if i + 3u < end { v.w = f32({{ side.name }}[at + i + 3u]); }
+    return v;
+{% endif %}
+}
+{% endfor %}
+
+// Where the batch entry z of each operand starts.
+struct Bases {
+    a: u32,
+    b: u32,
+    c: u32,
+{% for e in extras %}
+    e{{ e.index }}: u32,
+{% endfor %}
+}
+
+fn bases(z: u32) -> Bases {
+    var s = Bases(p.a_offset, p.b_offset, p.c_offset{% for e in extras %}, p.e{{ e.index }}_offset{% endfor %});
+{% if batch_rank > 0 %}
+    var rest = z;
+{% for d in range(batch_rank)|reverse %}
+{% if loop.last %}
+    let z{{ d }} = rest;
+{% else %}
+    let z{{ d }} = rest % p.batch{{ d }};
+    rest = rest / p.batch{{ d }};
+{% endif %}
+    s.a += z{{ d }} * p.a_batch{{ d }};
+    s.b += z{{ d }} * p.b_batch{{ d }};
+    s.c += z{{ d }} * p.c_batch{{ d }};
+{% for e in extras %}
+    s.e{{ e.index }} += z{{ d }} * p.e{{ e.index }}_batch{{ d }};
+{% endfor %}
+{% endfor %}
+{% endif %}
+    return s;
+}
+
+// The epilogue on columns col..col+3 of a row, then the store.
+fn finish(s: Bases, row: u32, col: u32, i0: vec4<f32>) {
+{% if guarded %}
+    if row >= p.m || col >= p.n {
+        return;
+    }
+{% endif %}
+    let at = s.c + row * p.c_stride;
+{% for e in extras %}
+    let at{{ e.index }} = s.e{{ e.index }} + row * p.e{{ e.index }}_row;
+    let i{{ e.index }} = {{ e.load }};
+{% endfor %}
+{% for step in steps %}
+    let t{{ loop.index0 }} = {{ step }};
+{% endfor %}
+    let v = vec4<{{ out_scalar }}>({{ result }});
+{% if out_vec %}
+    c[at + col / 4u] = v;
+{% else %}
+    c[at + col] = v.x;
+    if col + 1u < p.n { c[at + col + 1u] = v.y; }
+    if col + 2u < p.n { c[at + col + 2u] = v.z; }
+    if col + 3u < p.n { c[at + col + 3u] = v.w; }
+{% endif %}
+}

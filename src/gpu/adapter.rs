@@ -1,0 +1,122 @@
+//! In: what the machine has; out: a list of adapters, one of them chosen, and its [`DeviceCaps`].
+
+use super::GpuError;
+use crate::caps::DeviceCaps;
+use std::fmt;
+
+/// Which adapter to open.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum AdapterChoice {
+    /// Discrete before integrated before virtual before CPU.
+    #[default]
+    Best,
+    /// The first whose name contains this, whatever its case.
+    Named(String),
+}
+
+/// An adapter in words.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdapterInfo {
+    /// Its name.
+    pub name: String,
+    /// Its driver and version.
+    pub driver: String,
+    /// Vulkan, Metal or DX12.
+    pub backend: String,
+    /// Discrete, integrated, virtual, CPU or other.
+    pub kind: String,
+}
+
+/// `llvmpipe (LLVM 15.0.6, 256 bits) [CPU, Vulkan, llvmpipe Mesa 22.3.6]`.
+impl fmt::Display for AdapterInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} [{}, {}, {}]", self.name, self.kind, self.backend, self.driver)
+    }
+}
+
+fn describe(info: &wgpu::AdapterInfo) -> AdapterInfo {
+    let kind = match info.device_type {
+        wgpu::DeviceType::DiscreteGpu => "discrete GPU",
+        wgpu::DeviceType::IntegratedGpu => "integrated GPU",
+        wgpu::DeviceType::VirtualGpu => "virtual GPU",
+        wgpu::DeviceType::Cpu => "CPU",
+        wgpu::DeviceType::Other => "other",
+    };
+    AdapterInfo {
+        name: info.name.clone(),
+        driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
+        backend: info.backend.to_string(),
+        kind: kind.to_owned(),
+    }
+}
+
+fn rank(kind: wgpu::DeviceType) -> u8 {
+    match kind {
+        wgpu::DeviceType::DiscreteGpu => 0,
+        wgpu::DeviceType::IntegratedGpu => 1,
+        wgpu::DeviceType::VirtualGpu => 2,
+        wgpu::DeviceType::Other => 3,
+        wgpu::DeviceType::Cpu => 4,
+    }
+}
+
+/// Every adapter, the one that [`AdapterChoice::Best`] takes first.
+async fn enumerate() -> Vec<wgpu::Adapter> {
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = wgpu::Backends::PRIMARY;
+    if wgpu::Instance::enabled_backend_features().is_empty() {
+        return Vec::new();
+    }
+    let instance = wgpu::Instance::new(descriptor);
+    let mut adapters = instance.enumerate_adapters(wgpu::Backends::PRIMARY).await;
+    adapters.sort_by_key(|a| rank(a.get_info().device_type));
+    adapters
+}
+
+/// Every adapter in words, the one that [`AdapterChoice::Best`] takes first.
+pub async fn adapters() -> Vec<AdapterInfo> {
+    enumerate().await.iter().map(|a| describe(&a.get_info())).collect()
+}
+
+/// The adapter that a choice names.
+pub(super) async fn choose(choice: &AdapterChoice) -> Result<(wgpu::Adapter, AdapterInfo), GpuError> {
+    let adapters = enumerate().await;
+    let found: Vec<AdapterInfo> = adapters.iter().map(|a| describe(&a.get_info())).collect();
+    let (wanted, index) = match choice {
+        AdapterChoice::Best => (None, (!found.is_empty()).then_some(0)),
+        AdapterChoice::Named(name) => {
+            let matches = |a: &AdapterInfo| a.name.to_lowercase().contains(&name.to_lowercase());
+            (Some(name.clone()), found.iter().position(matches))
+        }
+    };
+    let Some(index) = index else { return Err(GpuError::NoAdapter { wanted, found }) };
+    let info = found[index].clone();
+    let adapter = adapters.into_iter().nth(index).expect("an index of this list");
+    Ok((adapter, info))
+}
+
+/// The features that kiln uses where an adapter has them.
+pub(super) fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
+    use wgpu::Features as F;
+    adapter.features() & (F::SHADER_F16 | F::SUBGROUP | F::TIMESTAMP_QUERY | F::TIMESTAMP_QUERY_INSIDE_ENCODERS | F::TIMESTAMP_QUERY_INSIDE_PASSES)
+}
+
+/// An adapter's limits and features as plain data.
+pub(super) fn caps(adapter: &wgpu::Adapter) -> DeviceCaps {
+    let (limits, features, info) = (adapter.limits(), features(adapter), adapter.get_info());
+    DeviceCaps {
+        // both limits hold for a binding; whole words of the largest alignment
+        max_binding_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size) / 256 * 256,
+        max_buffer_bytes: limits.max_buffer_size / 256 * 256,
+        max_storage_buffers: limits.max_storage_buffers_per_shader_stage.min(8),
+        max_groups: limits.max_compute_workgroups_per_dimension.min(65_535),
+        workgroup_bytes: limits.max_compute_workgroup_storage_size,
+        max_invocations: limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x),
+        storage_align: u64::from(limits.min_storage_buffer_offset_alignment),
+        uniform_align: u64::from(limits.min_uniform_buffer_offset_alignment),
+        f16: features.contains(wgpu::Features::SHADER_F16),
+        timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
+        subgroup: features.contains(wgpu::Features::SUBGROUP).then_some((info.subgroup_min_size, info.subgroup_max_size)),
+        cpu: info.device_type == wgpu::DeviceType::Cpu,
+    }
+}

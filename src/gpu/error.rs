@@ -1,0 +1,81 @@
+//! In: wgpu's failures; out: [`GpuError`], with what to do.
+
+use super::AdapterInfo;
+use thiserror::Error;
+
+/// What can go wrong on a device.
+#[derive(Clone, Debug, Error, PartialEq)]
+pub enum GpuError {
+    /// No adapter fits.
+    #[error("no adapter{}; {}", wanted(.wanted), found(.found))]
+    NoAdapter {
+        /// Part of a name that was asked for.
+        wanted: Option<String>,
+        /// What there is.
+        found: Vec<AdapterInfo>,
+    },
+    /// The adapter gives no device.
+    #[error("adapter \"{adapter}\" gives no device: {reason}")]
+    NoDevice {
+        /// The adapter.
+        adapter: String,
+        /// wgpu's reason.
+        reason: String,
+    },
+    /// The device has no memory left.
+    #[error("out of device memory: buffer \"{buffer}\" of {bytes} bytes (the program takes {total} in all); use a smaller size or free other programs")]
+    OutOfMemory {
+        /// The buffer that could not be made.
+        buffer: String,
+        /// Its bytes.
+        bytes: u64,
+        /// Bytes of the whole program.
+        total: u64,
+    },
+    /// A buffer is larger than the device allows.
+    #[error("buffer \"{buffer}\" of {bytes} bytes, but this device's largest buffer is {limit} bytes; use a smaller size or another adapter")]
+    Limit {
+        /// The buffer.
+        buffer: String,
+        /// Its bytes.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A kernel does not compile.
+    #[error("kernel {kernel} of \"{node}\" does not compile: {reason}\n{excerpt}")]
+    Kernel {
+        /// The kernel's name.
+        kernel: String,
+        /// The first node that uses it.
+        node: String,
+        /// The compiler's words.
+        reason: String,
+        /// The source's lines, numbered, up to a screenful.
+        excerpt: String,
+    },
+    /// The device was lost; every later call fails with this.
+    #[error("device lost: {reason}; open a new session")]
+    Lost {
+        /// The driver's words.
+        reason: String,
+    },
+    /// wgpu refused a call: a fault in kiln.
+    #[error("the device refused a call, which is a fault in kiln: {reason}")]
+    Refused {
+        /// wgpu's words.
+        reason: String,
+    },
+}
+
+fn wanted(wanted: &Option<String>) -> String {
+    wanted.as_ref().map_or(String::new(), |w| format!(" whose name contains \"{w}\""))
+}
+
+fn found(found: &[AdapterInfo]) -> String {
+    if found.is_empty() {
+        return "none was found over Vulkan, Metal or DX12: install a driver (on Debian and Ubuntu, mesa-vulkan-drivers and libvulkan1 run on any CPU)".into();
+    }
+    let names: Vec<String> = found.iter().map(|a| a.to_string()).collect();
+    format!("found: {}", names.join("; "))
+}

@@ -1,0 +1,302 @@
+//! In: an executable and a run's inputs; out: [`Pending`], then the bytes that the run gives back and its times.
+
+use super::executable::make_buffer;
+use super::{Counters, Executable, GpuError};
+use crate::trace::times;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker};
+use std::time::Instant;
+
+/// How a run is submitted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Submission {
+    /// Each dispatch in a command buffer of its own, submitted without waiting.
+    pub eager: bool,
+    /// With timestamps.
+    pub profile: bool,
+    /// Whether outputs are copied to the host; else they stay on the device until [`Pending::read`].
+    pub read: bool,
+}
+
+/// What a run gives back.
+#[derive(Debug)]
+pub struct Finished {
+    /// The bytes of each output, in order; empty if the run does not read.
+    pub outputs: Vec<Vec<u8>>,
+    /// The times of each dispatch, if the run was profiled and the adapter has timestamps.
+    pub times: Vec<Option<(u64, u64)>>,
+}
+
+/// A run in flight. Its results are its own: later runs do not change them.
+pub struct Pending<'a> {
+    executable: &'a Executable,
+    index: wgpu::SubmissionIndex,
+    staging: Option<wgpu::Buffer>,
+    /// First byte and bytes of each output in the staging buffer.
+    ranges: Vec<(u64, u64)>,
+    queries: Option<(u64, usize)>,
+    mapped: Arc<Mutex<Mapped>>,
+    /// Nanoseconds that the host took to encode and submit.
+    pub encode_ns: u64,
+    /// Command buffers.
+    pub submits: u64,
+    /// Compute passes.
+    pub passes: u64,
+}
+
+#[derive(Default)]
+struct Mapped {
+    result: Option<Result<(), String>>,
+    waker: Option<Waker>,
+}
+
+/// wgpu's limit on queries of a set.
+const QUERIES: usize = 4096;
+
+impl Executable {
+    /// Encodes and submits a run. `inputs` are the bytes of each input, in order, of the right length.
+    pub fn submit(&self, inputs: &[&[u8]], how: Submission) -> Result<Pending<'_>, GpuError> {
+        self.gpu.check()?;
+        let begin = Instant::now();
+        self.upload(inputs)?;
+        let stamps = (how.profile && self.gpu.caps().timestamps && !self.recording.dispatches.is_empty()).then(|| Stamps::new(self));
+        let (ranges, mut staging_bytes) = self.staging_ranges(how.read);
+        let queries = stamps.as_ref().map(|s| {
+            let at = staging_bytes;
+            staging_bytes += s.count as u64 * 8;
+            (at, s.count)
+        });
+        let staging = match staging_bytes {
+            0 => None,
+            bytes => Some(self.staging_buffer(bytes)?),
+        };
+        let device = &self.gpu.device;
+        let (mut submits, mut passes) = (0, 0);
+        let encoder = || device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("run") });
+        let mut last = encoder();
+        if how.eager {
+            let commands = self.recording.dispatches.iter().enumerate().map(|(i, _)| {
+                let mut encoder = encoder();
+                passes += self.encode(&mut encoder, i..i + 1, stamps.as_ref());
+                self.gpu.queue.submit([encoder.finish()]);
+            });
+            submits += commands.count() as u64;
+        } else {
+            passes += self.encode(&mut last, 0..self.recording.dispatches.len(), stamps.as_ref());
+        }
+        if let Some(staging) = &staging {
+            for (output, (at, bytes)) in self.recording.outputs.iter().zip(&ranges) {
+                if *bytes > 0 {
+                    last.copy_buffer_to_buffer(&self.buffers[output.buffer.0], output.offset, staging, *at, *bytes);
+                }
+            }
+            if let (Some(stamps), Some((at, _))) = (&stamps, queries) {
+                stamps.resolve(&mut last, staging, at);
+            }
+        }
+        // in eager mode the read-back rides on a submit of its own, which is none of the step's
+        let index = self.gpu.queue.submit([last.finish()]);
+        submits += u64::from(!how.eager);
+        let counters = self.gpu.counters();
+        Counters::add(&counters.submits, submits);
+        Counters::add(&counters.passes, passes);
+        Counters::add(&counters.dispatches, self.recording.dispatches.len() as u64);
+        let encode_ns = begin.elapsed().as_nanos() as u64;
+        let mapped = Arc::new(Mutex::new(Mapped::default()));
+        if let Some(staging) = &staging {
+            let done = Arc::clone(&mapped);
+            staging.map_async(wgpu::MapMode::Read, .., move |result| {
+                let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                done.result = Some(result.map_err(|e| e.to_string()));
+                if let Some(waker) = done.waker.take() {
+                    waker.wake();
+                }
+            });
+        }
+        self.gpu.check()?;
+        Ok(Pending { executable: self, index, staging, ranges, queries, mapped, encode_ns, submits, passes })
+    }
+
+    /// All inputs in one upload.
+    fn upload(&self, inputs: &[&[u8]]) -> Result<(), GpuError> {
+        let Some(buffer) = self.recording.input_buffer else { return Ok(()) };
+        let ports = &self.recording.inputs;
+        let end = ports.iter().zip(inputs).map(|(p, b)| p.offset as usize + b.len()).max().unwrap_or(0);
+        let mut view = match wgpu::BufferSize::new((end as u64).next_multiple_of(4)) {
+            Some(bytes) => match self.gpu.queue.write_buffer_with(&self.buffers[buffer.0], 0, bytes) {
+                Some(view) => view,
+                None => return Err(self.gpu.check().err().unwrap_or(GpuError::Refused { reason: "no staging memory for inputs".into() })),
+            },
+            None => return Ok(()),
+        };
+        for (port, bytes) in ports.iter().zip(inputs) {
+            let at = port.offset as usize;
+            view.slice(at..at + bytes.len()).copy_from_slice(bytes);
+        }
+        Counters::add(&self.gpu.counters().uploads, 1);
+        Ok(())
+    }
+
+    /// Where each output lies in the staging buffer, and its size.
+    fn staging_ranges(&self, read: bool) -> (Vec<(u64, u64)>, u64) {
+        let mut end = 0;
+        let ranges = self.recording.outputs.iter().map(|o| {
+            let at = end;
+            // copies are whole words
+            let bytes = if read { (o.port.ty.bytes() as u64).next_multiple_of(4) } else { 0 };
+            end += bytes.next_multiple_of(8);
+            (at, bytes)
+        });
+        (ranges.collect(), end)
+    }
+
+    /// A staging buffer of at least this size, from the pool if one fits.
+    fn staging_buffer(&self, bytes: u64) -> Result<wgpu::Buffer, GpuError> {
+        let mut pool = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(i) = pool.iter().position(|b| b.size() >= bytes) {
+            return Ok(pool.swap_remove(i));
+        }
+        drop(pool);
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        make_buffer(&self.gpu, "staging", bytes, usage, self.recording.bytes())
+    }
+
+    /// Encodes some dispatches and returns in how many passes: one, unless stamps can only be written around passes.
+    fn encode(&self, encoder: &mut wgpu::CommandEncoder, dispatches: std::ops::Range<usize>, stamps: Option<&Stamps>) -> u64 {
+        let split = stamps.is_some_and(|s| !s.inside);
+        let mut passes = 0;
+        let mut rest = dispatches;
+        while !rest.is_empty() {
+            let end = if split { rest.start + 1 } else { rest.end };
+            let timestamp_writes = stamps.filter(|_| split).map(|s| s.around(rest.start));
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: Some("kiln"), timestamp_writes });
+            passes += 1;
+            let mut current = None;
+            for i in rest.start..end {
+                let dispatch = &self.recording.dispatches[i];
+                if current != Some(dispatch.kernel) {
+                    pass.set_pipeline(&self.pipelines[dispatch.kernel]);
+                    current = Some(dispatch.kernel);
+                }
+                pass.set_bind_group(0, &self.bind_groups[i], &[]);
+                let inside = stamps.filter(|_| !split);
+                inside.inspect(|s| s.write(&mut pass, 2 * i));
+                let [x, y, z] = dispatch.grid;
+                pass.dispatch_workgroups(x, y, z);
+                inside.inspect(|s| s.write(&mut pass, 2 * i + 1));
+            }
+            rest.start = end;
+        }
+        passes
+    }
+}
+
+/// Query sets for two stamps a dispatch.
+struct Stamps {
+    sets: Vec<wgpu::QuerySet>,
+    resolved: wgpu::Buffer,
+    count: usize,
+    inside: bool,
+}
+
+impl Stamps {
+    fn new(executable: &Executable) -> Stamps {
+        let device = &executable.gpu.device;
+        let count = 2 * executable.recording.dispatches.len();
+        let set = |first: usize| {
+            let count = (count - first).min(QUERIES) as u32;
+            device.create_query_set(&wgpu::QuerySetDescriptor { label: Some("stamps"), ty: wgpu::QueryType::Timestamp, count })
+        };
+        let resolved = device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("stamps"),
+            size: (count as u64 * 8).next_multiple_of(wgpu::QUERY_RESOLVE_BUFFER_ALIGNMENT),
+            usage: wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC,
+            mapped_at_creation: false,
+        });
+        let inside = device.features().contains(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES);
+        Stamps { sets: (0..count).step_by(QUERIES).map(set).collect(), resolved, count, inside }
+    }
+
+    fn write(&self, pass: &mut wgpu::ComputePass<'_>, query: usize) {
+        pass.write_timestamp(&self.sets[query / QUERIES], (query % QUERIES) as u32);
+    }
+
+    fn around(&self, dispatch: usize) -> wgpu::ComputePassTimestampWrites<'_> {
+        let query = 2 * dispatch;
+        wgpu::ComputePassTimestampWrites {
+            query_set: &self.sets[query / QUERIES],
+            beginning_of_pass_write_index: Some((query % QUERIES) as u32),
+            end_of_pass_write_index: Some((query % QUERIES) as u32 + 1),
+        }
+    }
+
+    fn resolve(&self, encoder: &mut wgpu::CommandEncoder, staging: &wgpu::Buffer, at: u64) {
+        for (i, set) in self.sets.iter().enumerate() {
+            let first = i * QUERIES;
+            let count = (self.count - first).min(QUERIES) as u32;
+            encoder.resolve_query_set(set, 0..count, &self.resolved, first as u64 * 8);
+        }
+        encoder.copy_buffer_to_buffer(&self.resolved, 0, staging, at, self.count as u64 * 8);
+    }
+}
+
+impl Pending<'_> {
+    /// Waits on this thread.
+    pub fn wait(self) -> Result<Finished, GpuError> {
+        self.executable.gpu.wait(Some(self.index.clone()))?;
+        self.collect()
+    }
+
+    /// Waits without blocking the caller's thread: one of the library's own waits for the device.
+    pub async fn finish(self) -> Result<Finished, GpuError> {
+        if self.staging.is_some() {
+            let (gpu, index) = (self.executable.gpu.clone(), self.index.clone());
+            #[cfg(not(target_arch = "wasm32"))]
+            std::thread::spawn(move || gpu.wait(Some(index)));
+            #[cfg(target_arch = "wasm32")]
+            let _ = (gpu, index);
+            let mapped = Arc::clone(&self.mapped);
+            std::future::poll_fn(move |cx| {
+                let mut mapped = mapped.lock().unwrap_or_else(PoisonError::into_inner);
+                if mapped.result.is_some() {
+                    return Poll::Ready(());
+                }
+                mapped.waker = Some(cx.waker().clone());
+                Poll::Pending
+            })
+            .await;
+        }
+        self.collect()
+    }
+
+    fn collect(self) -> Result<Finished, GpuError> {
+        let gpu = &self.executable.gpu;
+        gpu.check()?;
+        let Some(staging) = self.staging else {
+            return Ok(Finished { outputs: Vec::new(), times: Vec::new() });
+        };
+        let refused = |reason: String| gpu.check().err().unwrap_or(GpuError::Refused { reason });
+        match self.mapped.lock().unwrap_or_else(PoisonError::into_inner).result.take() {
+            Some(Ok(())) => {}
+            Some(Err(reason)) => return Err(refused(reason)),
+            None => return Err(refused("a finished run was not mapped".into())),
+        }
+        let view = staging.get_mapped_range(..).map_err(|e| refused(e.to_string()))?;
+        let ports = &self.executable.recording.outputs;
+        let outputs = ports.iter().zip(&self.ranges).map(|(port, (at, bytes))| {
+            let len = if *bytes > 0 { port.port.ty.bytes() } else { 0 };
+            view[*at as usize..*at as usize + len].to_vec()
+        });
+        let outputs = outputs.collect();
+        let times = self.queries.map_or(Vec::new(), |(at, count)| {
+            let raw = &view[at as usize..at as usize + count * 8];
+            let ticks: Vec<u64> = raw.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("eight bytes"))).collect();
+            let pairs: Vec<(u64, u64)> = ticks.chunks_exact(2).map(|p| (p[0], p[1])).collect();
+            times(&pairs, f64::from(gpu.queue.get_timestamp_period()))
+        });
+        drop(view);
+        staging.unmap();
+        self.executable.staging.lock().unwrap_or_else(PoisonError::into_inner).push(staging);
+        Ok(Finished { outputs, times })
+    }
+}

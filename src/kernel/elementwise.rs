@@ -1,0 +1,249 @@
+//! In: a chain over strided views; out: launches of `elementwise.wgsl`, which also casts and copies. Knows no other
+//! kernel.
+
+use super::chain_wgsl::{Printer, is_condition, vector};
+use super::template::render;
+use super::view::{coalesce, window};
+use super::{Access, Estimate, KernelError, KernelKey, Launch, View, wgsl_type};
+use crate::caps::DeviceCaps;
+use crate::graph::{Chain, DType};
+use minijinja::context;
+
+const WORKGROUP: u32 = 64;
+
+/// What one input looks like to the kernel's text.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Source {
+    /// Its stored type.
+    pub dtype: DType,
+    /// With four elements an invocation: whether the innermost stride is 0, so that one element serves all four.
+    pub splat: bool,
+}
+
+/// All that changes the kernel's text.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ElementwiseKey {
+    /// What is computed.
+    pub chain: Chain,
+    /// Of what.
+    pub inputs: Vec<Source>,
+    /// The stored type of the result.
+    pub out: DType,
+    /// F32 for floats, else the integer type that is computed in.
+    pub compute: DType,
+    /// Number of dimensions after merging.
+    pub rank: usize,
+    /// Elements an invocation makes: 1 or 4.
+    pub width: usize,
+    /// The input that is overwritten by the result.
+    pub in_place: Option<usize>,
+}
+
+impl ElementwiseKey {
+    /// The kernel as WGSL.
+    pub fn source(&self) -> String {
+        let printer = Printer { compute: self.compute, width: self.width, zero: "p.zero" };
+        let inputs: Vec<_> = self.inputs.iter().enumerate().map(|(k, s)| self.input(k, s, &printer)).collect();
+        let stored = |d: DType| vector(wgsl_type(d), self.width);
+        let f16 = self.out == DType::F16 || self.inputs.iter().any(|i| i.dtype == DType::F16) || self.chain.rounds_f16();
+        render(
+            "elementwise",
+            context! {
+                f16, inputs, rank => self.rank, width => self.width, workgroup => WORKGROUP, T => printer.ty(),
+                float => self.compute == DType::F32,
+                out_binding => self.bindings().len(), out_storage => stored(self.out),
+                steps => printer.steps(&self.chain), store => self.store(&printer),
+            },
+        )
+    }
+
+    fn input(&self, k: usize, source: &Source, printer: &Printer) -> minijinja::Value {
+        let in_place = self.in_place == Some(k);
+        let binding = 1 + (0..k).filter(|i| self.in_place != Some(*i)).count();
+        let storage_width = if source.splat { 1 } else { self.width };
+        let array = if in_place { "out".to_owned() } else { format!("in{k}") };
+        let loaded = format!("{array}[at{k}]");
+        let load = if is_condition(&self.chain, k) {
+            let zero = if storage_width == 4 { "vec4<u32>(0u)" } else { "0u" };
+            let truth = format!("({loaded} != {zero})");
+            if self.width == 4 && source.splat { format!("vec4<bool>{truth}") } else { truth }
+        } else {
+            let scalar = wgsl_type(self.compute);
+            let same_bits = |d: DType| d.is_integer() && self.compute.is_integer() && d != self.compute;
+            let inner = vector(scalar, storage_width);
+            let value = if same_bits(source.dtype) { format!("bitcast<{inner}>({loaded})") } else { format!("{inner}({loaded})") };
+            if self.width == 4 && source.splat { format!("{}({value})", printer.ty()) } else { value }
+        };
+        context! { in_place, binding, index => k, storage => vector(wgsl_type(source.dtype), storage_width), load }
+    }
+
+    fn store(&self, printer: &Printer) -> String {
+        let result = super::chain_wgsl::name(self.chain.result());
+        let ty = vector(wgsl_type(self.out), self.width);
+        let truth = is_condition(&self.chain, 0) && self.chain.steps.is_empty();
+        match self.out {
+            DType::Bool if truth => result,
+            DType::Bool => {
+                let u = vector("u32", self.width);
+                format!("select({u}(0u), {u}(1u), {result} != {}(0))", printer.ty())
+            }
+            out if out == self.compute => result,
+            out if out.is_integer() && self.compute.is_integer() => format!("bitcast<{ty}>({result})"),
+            _ => format!("{ty}({result})"),
+        }
+    }
+
+    /// How each storage binding is used.
+    pub fn bindings(&self) -> Vec<Access> {
+        let reads = self.inputs.len() - usize::from(self.in_place.is_some());
+        let mut all = vec![Access::Read; reads];
+        all.push(Access::ReadWrite);
+        all
+    }
+
+    /// Names of the uniform words.
+    pub fn params(&self) -> Vec<String> {
+        let mut names: Vec<String> = ["groups", "count", "zero", "out_offset"].map(String::from).to_vec();
+        for d in 0..self.rank {
+            names.extend([format!("dim{d}"), format!("out_stride{d}")]);
+        }
+        for k in 0..self.inputs.len() {
+            names.push(format!("offset{k}"));
+            names.extend((0..self.rank).map(|d| format!("stride{k}_{d}")));
+        }
+        names
+    }
+
+    /// Invocations in a workgroup.
+    pub fn workgroup_size(&self) -> u32 {
+        WORKGROUP
+    }
+}
+
+/// A chain over views that all have the output's sizes. Operands: the inputs, then the output.
+pub struct Elementwise<'a> {
+    /// What is computed; empty steps copy input 0.
+    pub chain: &'a Chain,
+    /// Type and view of each input, broadcast to the output's sizes.
+    pub inputs: &'a [(DType, View)],
+    /// Type and view of the output.
+    pub out: (DType, &'a View),
+    /// F32 for floats, else the integer type that is computed in.
+    pub compute: DType,
+    /// The input that is overwritten by the result; its view equals the output's.
+    pub in_place: Option<usize>,
+}
+
+impl Elementwise<'_> {
+    /// The launches: one, or several where a window would exceed the device's binding limit.
+    pub fn launches(&self, caps: &DeviceCaps) -> Result<Vec<Launch<usize>>, KernelError> {
+        let (out_dtype, out) = self.out;
+        let mut lists: Vec<&[usize]> = self.inputs.iter().map(|(_, v)| v.strides.as_slice()).collect();
+        lists.push(&out.strides);
+        let (dims, strides) = coalesce(&out.dims, &lists);
+        let mut offsets: Vec<usize> = self.inputs.iter().map(|(_, v)| v.offset).collect();
+        offsets.push(out.offset);
+        let width = if fours(&dims, &strides, &offsets) { 4 } else { 1 };
+        let last = dims.len() - 1;
+        let inputs = self.inputs.iter().zip(&strides);
+        let key = ElementwiseKey {
+            chain: self.chain.clone(),
+            inputs: inputs.map(|((d, _), s)| Source { dtype: *d, splat: width == 4 && s[last] == 0 }).collect(),
+            out: out_dtype,
+            compute: self.compute,
+            rank: dims.len(),
+            width,
+            in_place: self.in_place,
+        };
+        let mut sizes: Vec<usize> = self.inputs.iter().map(|(d, _)| d.size()).collect();
+        sizes.push(out_dtype.size());
+        let mut launches = Vec::new();
+        split(&Space { dims, strides, sizes }, &offsets, &key, caps, &mut launches)?;
+        Ok(launches)
+    }
+}
+
+/// Sizes, then per operand its strides and element size.
+struct Space {
+    dims: Vec<usize>,
+    strides: Vec<Vec<usize>>,
+    sizes: Vec<usize>,
+}
+
+/// Whether four neighbours along the last dimension can be one access of every operand.
+fn fours(dims: &[usize], strides: &[Vec<usize>], offsets: &[usize]) -> bool {
+    let last = dims.len() - 1;
+    let output = strides.len() - 1;
+    dims[last].is_multiple_of(4)
+        && strides[output][last] == 1
+        && strides.iter().zip(offsets).all(|(s, o)| match s[last] {
+            0 => true,
+            1 => o.is_multiple_of(4) && s[..last].iter().all(|x| x.is_multiple_of(4)),
+            _ => false,
+        })
+}
+
+/// Emits one launch if every window fits, else halves the outermost dimension.
+fn split(space: &Space, offsets: &[usize], key: &ElementwiseKey, caps: &DeviceCaps, launches: &mut Vec<Launch<usize>>) -> Result<(), KernelError> {
+    match launch(space, offsets, key, caps) {
+        Ok(launch) => {
+            launches.push(launch);
+            Ok(())
+        }
+        Err(error) => {
+            let Some(d) = space.dims.iter().position(|d| *d >= if key.width == 4 { 8 } else { 2 }) else {
+                return Err(error);
+            };
+            // whole groups of four stay together
+            let half = space.dims[d] / 2 / 4 * 4;
+            let half = if half == 0 { space.dims[d] / 2 } else { half };
+            for (start, len) in [(0, half), (half, space.dims[d] - half)] {
+                let mut dims = space.dims.clone();
+                dims[d] = len;
+                let offsets: Vec<usize> = offsets.iter().zip(&space.strides).map(|(o, s)| o + start * s[d]).collect();
+                let part = Space { dims, strides: space.strides.clone(), sizes: space.sizes.clone() };
+                split(&part, &offsets, key, caps, launches)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn launch(space: &Space, offsets: &[usize], key: &ElementwiseKey, caps: &DeviceCaps) -> Result<Launch<usize>, KernelError> {
+    let (n_inputs, last, w) = (key.inputs.len(), space.dims.len() - 1, key.width);
+    let count = space.dims.iter().product::<usize>() / w;
+    let mut operands = Vec::new();
+    let mut firsts = Vec::new();
+    for (k, strides) in space.strides.iter().enumerate() {
+        let view = View { offset: offsets[k], dims: space.dims.clone(), strides: strides.clone() };
+        let what = if k == n_inputs { "the output".to_owned() } else { format!("input {k}") };
+        let (operand, first) = window("elementwise", k, &what, view.offset, view.end(), space.sizes[k], caps)?;
+        if key.in_place != Some(k) {
+            operands.push(operand);
+        }
+        firsts.push(first);
+    }
+    // strides and offsets count vec4s where the operand is an array of them
+    let unit = |k: usize| if w == 4 && space.strides[k][last] == 1 { 4 } else { 1 };
+    let stride = |k: usize, d: usize| if d == last { space.strides[k][d].min(if unit(k) == 4 { 1 } else { usize::MAX }) } else { space.strides[k][d] / unit(k) };
+    let groups = (count as u64).div_ceil(u64::from(WORKGROUP));
+    let mut params = vec![groups as u32, count as u32, 0, (firsts[n_inputs] / unit(n_inputs)) as u32];
+    for d in 0..=last {
+        let dim = if d == last { space.dims[d] / w } else { space.dims[d] };
+        params.extend([dim as u32, stride(n_inputs, d) as u32]);
+    }
+    for (k, first) in firsts.iter().enumerate().take(n_inputs) {
+        params.push((first / unit(k)) as u32);
+        params.extend((0..=last).map(|d| stride(k, d) as u32));
+    }
+    let elements = (count * w) as f64;
+    let read: f64 = (0..n_inputs).map(|k| distinct(space, k) * space.sizes[k] as f64).sum();
+    let flops = key.chain.steps.iter().filter(|s| !matches!(s, crate::graph::Step::Const(_))).count() as f64 * elements;
+    let estimate = Estimate { flops, bytes: read + elements * space.sizes[n_inputs] as f64 };
+    Ok(Launch { key: KernelKey::Elementwise(key.clone()), params, groups, operands, estimate })
+}
+
+/// Elements of an operand that are read: repeated ones count once.
+fn distinct(space: &Space, k: usize) -> f64 {
+    space.dims.iter().zip(&space.strides[k]).filter(|(_, s)| **s != 0).map(|(d, _)| *d as f64).product()
+}

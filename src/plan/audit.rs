@@ -1,0 +1,113 @@
+//! In: a memory plan and what it was made for; out: whether it holds, derived again without the planner's lifetimes.
+
+use super::{MemoryPlan, SlotId};
+use crate::kernel::Access;
+use crate::select::{Selected, TensorId, TensorKind};
+use thiserror::Error;
+
+/// A plan that would give wrong results or be refused by wgpu.
+#[derive(Clone, Debug, Error, PartialEq)]
+pub enum PlanError {
+    /// A launch reads a tensor whose slot another tensor has overwritten, or that nothing wrote.
+    #[error("launch {at} \"{name}\" reads \"{tensor}\", but its slot holds {holds}")]
+    Overwritten {
+        /// The launch.
+        at: usize,
+        /// Its name.
+        name: String,
+        /// The tensor it reads.
+        tensor: String,
+        /// What its slot holds.
+        holds: String,
+    },
+    /// A launch binds one slot both to read and to write.
+    #[error("launch {at} \"{name}\" reads and writes slot {}", slot.0)]
+    ReadWrite {
+        /// The launch.
+        at: usize,
+        /// Its name.
+        name: String,
+        /// The slot.
+        slot: SlotId,
+    },
+    /// A tensor does not fit its slot.
+    #[error("tensor \"{tensor}\" of {bytes} bytes is in a slot of {slot_bytes}")]
+    Size {
+        /// The tensor.
+        tensor: String,
+        /// Its bytes.
+        bytes: u64,
+        /// The slot's bytes.
+        slot_bytes: u64,
+    },
+    /// A state is read after it took its new value.
+    #[error("launch {at} \"{name}\" reads state \"{tensor}\" after it was updated")]
+    State {
+        /// The launch.
+        at: usize,
+        /// Its name.
+        name: String,
+        /// The state.
+        tensor: String,
+    },
+}
+
+/// Replays the schedule over the slots: each slot holds one tensor at a time; a read must find its own.
+pub fn audit(selected: &Selected, plan: &MemoryPlan) -> Result<(), PlanError> {
+    let mut holds: Vec<Option<TensorId>> = vec![None; plan.slot_bytes.len()];
+    let mut updated = vec![false; selected.tensors.len()];
+    let tensor_name = |t: TensorId| selected.tensors[t.0].name.clone();
+    for (t, slot) in plan.slots.iter().enumerate() {
+        let Some(slot) = slot else { continue };
+        let (bytes, slot_bytes) = (selected.tensors[t].bytes, plan.slot_bytes[slot.0]);
+        if bytes > slot_bytes {
+            return Err(PlanError::Size { tensor: tensor_name(TensorId(t)), bytes, slot_bytes });
+        }
+    }
+    let find = |at: usize, name: &str, t: TensorId, holds: &[Option<TensorId>]| match plan.slots[t.0] {
+        Some(slot) if holds[slot.0] != Some(t) => Err(PlanError::Overwritten {
+            at,
+            name: name.to_owned(),
+            tensor: tensor_name(t),
+            holds: holds[slot.0].map_or("nothing".into(), |h| format!("\"{}\"", tensor_name(h))),
+        }),
+        _ => Ok(()),
+    };
+    for (at, step) in selected.steps.iter().enumerate() {
+        let access = step.launch.key.bindings();
+        let operands = || step.launch.operands.iter().zip(&access);
+        for (o, access) in operands() {
+            let state = selected.tensors[o.tensor.0].kind == TensorKind::State;
+            if *access == Access::Read {
+                find(at, &step.name, o.tensor, &holds)?;
+                if state && updated[o.tensor.0] {
+                    return Err(PlanError::State { at, name: step.name.clone(), tensor: tensor_name(o.tensor) });
+                }
+            }
+        }
+        if let Some(from) = step.in_place {
+            // what is overwritten is there, or was handed on by an earlier launch of the same node
+            let target = step.launch.operands.last().map(|o| o.tensor);
+            let holder = plan.slots[from.0].and_then(|s| holds[s.0]);
+            if holder != target {
+                find(at, &step.name, from, &holds)?;
+            }
+        }
+        for (o, access) in operands().filter(|(_, a)| **a == Access::ReadWrite) {
+            let Some(slot) = plan.slots[o.tensor.0] else {
+                updated[o.tensor.0] = true;
+                continue;
+            };
+            let also_read = operands().any(|(r, a)| a != access && plan.slots[r.tensor.0] == Some(slot));
+            let twice = operands().filter(|(r, _)| plan.slots[r.tensor.0] == Some(slot)).count() > 1;
+            if also_read || twice {
+                return Err(PlanError::ReadWrite { at, name: step.name.clone(), slot });
+            }
+            holds[slot.0] = Some(o.tensor);
+        }
+    }
+    for output in &selected.outputs {
+        find(selected.steps.len(), "read back", output.tensor, &holds)?;
+    }
+    Ok(())
+}

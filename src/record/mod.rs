@@ -1,0 +1,211 @@
+//! In: [`Selected`] launches and a [`MemoryPlan`]; out: [`Recording`], a flat, printable list of dispatches over buffer
+//! ids that `gpu` turns into wgpu calls. Knows neither what ops mean nor wgpu.
+
+use crate::caps::DeviceCaps;
+use crate::kernel::{Access, Estimate, KernelKey};
+use crate::plan::MemoryPlan;
+use crate::select::{Port, Selected, TensorId, TensorKind};
+use std::collections::HashMap;
+use std::fmt;
+
+/// Index of a buffer in [`Recording::buffers`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BufferId(pub usize);
+
+/// A buffer to make.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BufferSpec {
+    /// Its label.
+    pub name: String,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// A range of a buffer that a dispatch binds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Binding {
+    /// Which buffer.
+    pub buffer: BufferId,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Read only or writable.
+    pub access: Access,
+}
+
+/// One dispatch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dispatch {
+    /// The node's name.
+    pub name: String,
+    /// Index in [`Recording::kernels`].
+    pub kernel: usize,
+    /// Storage bindings, from binding 1 on.
+    pub bindings: Vec<Binding>,
+    /// First byte and bytes of its parameters in the parameter buffer.
+    pub params: (u64, u64),
+    /// Workgroups.
+    pub grid: [u32; 3],
+    /// Its cost.
+    pub estimate: Estimate,
+}
+
+/// A value that crosses the API, as bytes of a buffer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BufferPort {
+    /// Name, type and bound.
+    pub port: Port,
+    /// Which buffer.
+    pub buffer: BufferId,
+    /// First byte.
+    pub offset: u64,
+}
+
+/// Everything that a run does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recording {
+    /// All buffers.
+    pub buffers: Vec<BufferSpec>,
+    /// The kernels, each once.
+    pub kernels: Vec<KernelKey>,
+    /// The dispatches in order.
+    pub dispatches: Vec<Dispatch>,
+    /// Words of the parameter buffer.
+    pub params: Vec<u32>,
+    /// What a run is given.
+    pub inputs: Vec<BufferPort>,
+    /// The buffer that holds all inputs, if there are any.
+    pub input_buffer: Option<BufferId>,
+    /// What stays on the device.
+    pub states: Vec<BufferPort>,
+    /// What a run gives back.
+    pub outputs: Vec<BufferPort>,
+    /// The buffer of each weight's tensor, in the order of [`Selected::weights`].
+    pub weights: Vec<BufferId>,
+}
+
+/// Lays out buffers and parameters. Inputs lie in one buffer, so that a run uploads once.
+pub fn lower(selected: &Selected, plan: &MemoryPlan, caps: &DeviceCaps) -> Recording {
+    let mut buffers: Vec<BufferSpec> = (plan.slot_bytes.iter().enumerate())
+        .map(|(i, b)| BufferSpec { name: format!("slot {i}"), bytes: *b })
+        .collect();
+    let mut place: HashMap<TensorId, (BufferId, u64)> = HashMap::new();
+    let mut input_bytes = 0;
+    let mut inputs = Vec::new();
+    for (i, spec) in selected.tensors.iter().enumerate() {
+        let id = TensorId(i);
+        match (spec.kind, plan.slots[i]) {
+            (TensorKind::Input, _) => {
+                inputs.push((id, input_bytes));
+                input_bytes += spec.bytes.max(1).next_multiple_of(caps.storage_align.max(16));
+            }
+            (TensorKind::Temp, Some(slot)) => {
+                place.insert(id, (BufferId(slot.0), 0));
+            }
+            (TensorKind::Temp, None) => {}
+            (TensorKind::State | TensorKind::Weight, _) => {
+                buffers.push(BufferSpec { name: spec.name.clone(), bytes: spec.bytes.max(1).next_multiple_of(16) });
+                place.insert(id, (BufferId(buffers.len() - 1), 0));
+            }
+        }
+    }
+    let input_buffer = (input_bytes > 0).then(|| {
+        buffers.push(BufferSpec { name: "inputs".into(), bytes: input_bytes });
+        BufferId(buffers.len() - 1)
+    });
+    for (id, offset) in inputs {
+        place.insert(id, (input_buffer.expect("there is an input"), offset));
+    }
+    let mut recording = Recording {
+        buffers,
+        kernels: Vec::new(),
+        dispatches: Vec::new(),
+        params: Vec::new(),
+        inputs: ports(&selected.inputs, &place),
+        input_buffer,
+        states: ports(&selected.states, &place),
+        outputs: ports(&selected.outputs, &place),
+        weights: selected.weights.iter().map(|w| place[&w.tensor].0).collect(),
+    };
+    let mut kernels: HashMap<KernelKey, usize> = HashMap::new();
+    for step in &selected.steps {
+        let launch = &step.launch;
+        let kernel = *kernels.entry(launch.key.clone()).or_insert_with(|| {
+            recording.kernels.push(launch.key.clone());
+            recording.kernels.len() - 1
+        });
+        let bindings = launch.operands.iter().zip(launch.key.bindings()).map(|(o, access)| {
+            let (buffer, base) = place[&o.tensor];
+            let left = recording.buffers[buffer.0].bytes - base - o.offset;
+            Binding { buffer, offset: base + o.offset, bytes: o.bytes.min(left), access }
+        });
+        let bindings = bindings.collect();
+        let offset = recording.params.len() as u64 * 4;
+        let bytes = (launch.params.len() as u64 * 4).next_multiple_of(16);
+        recording.params.extend(&launch.params);
+        let padded = (offset + bytes).next_multiple_of(caps.uniform_align) / 4;
+        recording.params.resize(padded as usize, 0);
+        recording.dispatches.push(Dispatch {
+            name: step.name.clone(),
+            kernel,
+            bindings,
+            params: (offset, bytes),
+            grid: fold(launch.groups, caps.max_groups),
+            estimate: launch.estimate,
+        });
+    }
+    recording
+}
+
+fn ports(ports: &[Port], place: &HashMap<TensorId, (BufferId, u64)>) -> Vec<BufferPort> {
+    let lay = |port: &Port| {
+        let (buffer, base) = place[&port.tensor];
+        BufferPort { port: port.clone(), buffer, offset: base + port.offset }
+    };
+    ports.iter().map(lay).collect()
+}
+
+/// Workgroups as a grid of at most `limit` along each dimension; kernels read a linear index and skip what is past
+/// the end.
+pub fn fold(groups: u64, limit: u32) -> [u32; 3] {
+    let limit = u64::from(limit);
+    if groups <= limit {
+        return [groups as u32, 1, 1];
+    }
+    let rows = groups.div_ceil(limit);
+    [groups.div_ceil(rows) as u32, rows as u32, 1]
+}
+
+impl Recording {
+    /// Device bytes of all buffers, parameters included.
+    pub fn bytes(&self) -> u64 {
+        self.buffers.iter().map(|b| b.bytes).sum::<u64>() + self.params.len() as u64 * 4
+    }
+
+    /// FLOPs and bytes of all dispatches.
+    pub fn estimate(&self) -> Estimate {
+        self.dispatches.iter().fold(Estimate::default(), |a, d| Estimate {
+            flops: a.flops + d.estimate.flops,
+            bytes: a.bytes + d.estimate.bytes,
+        })
+    }
+}
+
+/// One dispatch a line, with its grid and what it binds.
+impl fmt::Display for Recording {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, b) in self.buffers.iter().enumerate() {
+            writeln!(f, "b{i}: {} bytes  # {}", b.bytes, b.name)?;
+        }
+        for d in &self.dispatches {
+            write!(f, "{}: {} {:?}", d.name, self.kernels[d.kernel].name(), d.grid)?;
+            for b in &d.bindings {
+                let mark = if b.access == Access::Read { "" } else { "=" };
+                write!(f, " {mark}b{}[{}..{}]", b.buffer.0, b.offset, b.offset + b.bytes)?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}

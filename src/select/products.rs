@@ -1,0 +1,148 @@
+//! In: matmul and linear nodes and the weights they read; out: launches of the matmul kernels, with weights stored
+//! transposed and in pieces that one binding covers.
+
+use super::selector::{Fault, Selector};
+use super::{Located, TensorId, TensorKind, Weight};
+use crate::graph::{Chain, DType, NodeId, Op, StorageId, ValueId};
+use crate::kernel::matmul::Matmul;
+use crate::kernel::{KernelError, View};
+use std::ops::Range;
+
+/// Columns of a piece of a weight are a multiple of this where there is more than one, so that tiles stay whole.
+const PIECE: usize = 128;
+
+impl Selector<'_> {
+    /// A weight that only linears read, each as its right operand, is stored transposed in pieces; any other as it is.
+    pub(super) fn parameter(&mut self, id: NodeId, storage: StorageId) -> Result<(), Fault> {
+        let node = self.graph.node(id);
+        let ty = &node.outputs[0];
+        let value = ValueId::from(id);
+        let is_weight = |op: &Op| matches!(op, Op::Linear) || matches!(op, Op::FusedMatmul { transpose_a: false, transpose_b: true, .. });
+        let readers: Vec<_> = self.graph.nodes().filter(|(_, n)| n.inputs.contains(&value)).collect();
+        let linear_only = ty.shape.rank() == 2
+            && !readers.is_empty()
+            && readers.iter().all(|(_, n)| is_weight(&n.op) && n.inputs.iter().enumerate().all(|(i, v)| (*v == value) == (i == 1)))
+            && !self.graph.outputs().iter().any(|o| o.value == value);
+        if !linear_only {
+            let tensor = self.tensor(node, ty, TensorKind::Weight)?;
+            self.out.weights.push(Weight { tensor, storage, columns: None });
+            self.set(value, Located { tensor, view: View::dense(&ty.shape), dtype: ty.dtype, own: false });
+            return Ok(());
+        }
+        let (n, k) = (ty.shape.dims()[0], ty.shape.dims()[1]);
+        let limit = self.caps.max_binding_bytes.min(self.caps.max_buffer_bytes);
+        let column = (k * ty.dtype.size()) as u64;
+        let most = ((limit / column.max(1)) as usize).max(1);
+        let most = if n <= most { n } else { (most / PIECE * PIECE).max(most.min(PIECE)) };
+        let mut pieces = Vec::new();
+        for start in (0..n).step_by(most.max(1)) {
+            let columns = start..n.min(start + most);
+            let tensor = self.raw_tensor(node, column * columns.len() as u64, TensorKind::Weight)?;
+            let weight = Weight { tensor, storage, columns: Some(columns) };
+            self.out.weights.push(weight.clone());
+            pieces.push(weight);
+        }
+        self.transposed.insert(storage, pieces);
+        Ok(())
+    }
+
+    /// `epilogue(a · b, extras…)`.
+    pub(super) fn product(&mut self, id: NodeId, transpose_a: bool, transpose_b: bool, epilogue: &Chain, extras: &[ValueId]) -> Result<(), Fault> {
+        let node = self.graph.node(id);
+        let ty = &node.outputs[0];
+        let dims = ty.shape.dims();
+        let rank = dims.len();
+        let mut a = self.locate(node.inputs[0]);
+        if transpose_a {
+            a.view = swap_last(&a.view);
+        }
+        let k = *a.view.dims.last().unwrap_or(&0);
+        // a vector times a matrix has one row
+        let row = rank == 1;
+        let with_row = |view: View| if row { insert_row(&view) } else { view };
+        let in_place = extras.iter().position(|v| self.graph.ty(*v) == ty && self.may_overwrite(*v));
+        let located: Vec<Located> = extras.iter().map(|v| self.locate(*v)).collect();
+        let out = self.output(id, 0)?;
+        if ty.shape.elements() == 0 {
+            return Ok(());
+        }
+        if k == 0 {
+            return Err(KernelError::Size { kernel: "matmul", what: "the inner size", expected: "at least 1".into(), got: 0 }.into());
+        }
+        let c = with_row(out.view.clone());
+        let storage = match self.graph.producer(node.inputs[1]).op {
+            Op::Parameter(s) => self.transposed.get(&s).cloned(),
+            _ => None,
+        };
+        let pieces: Vec<(Located, Range<usize>)> = match storage {
+            Some(pieces) => {
+                let dtype = self.graph.ty(node.inputs[1]).dtype;
+                let place = |w: &Weight| {
+                    let columns = w.columns.clone().expect("a transposed weight has columns");
+                    let view = View { offset: 0, dims: vec![k, columns.len()], strides: vec![columns.len(), 1] };
+                    (Located { tensor: w.tensor, view, dtype, own: false }, columns)
+                };
+                pieces.iter().map(place).collect()
+            }
+            None => {
+                let mut b = self.locate(node.inputs[1]);
+                if transpose_b {
+                    b.view = swap_last(&b.view);
+                }
+                vec![(b, 0..dims[rank - 1])]
+            }
+        };
+        let last = c.dims.len() - 1;
+        for (mut b, columns) in pieces {
+            let cut = |view: &View| view.slice(last, columns.start, columns.len());
+            let c = cut(&c);
+            let mut parts: Vec<(TensorId, DType, View)> =
+                located.iter().map(|l| (l.tensor, l.dtype, cut(&with_row(l.view.broadcast(dims))))).collect();
+            let launches = loop {
+                let lead = c.dims[..c.dims.len() - 2].to_vec();
+                let av = stretch_a(&a.view, &c.dims);
+                let bv = b.view.broadcast(&[lead, b.view.dims[b.view.dims.len() - 2..].to_vec()].concat());
+                let views: Vec<(DType, View)> = parts.iter().map(|(_, d, v)| (*d, v.clone())).collect();
+                let matmul = Matmul { dtype: a.dtype, out: out.dtype, a: &av, b: &bv, c: &c, epilogue, extras: &views, in_place };
+                match matmul.launches(self.caps) {
+                    Err(KernelError::Layout { operand: 0 }) => a = self.copy(id, &a)?,
+                    Err(KernelError::Layout { operand: 1 }) => b = self.copy(id, &b)?,
+                    Err(KernelError::Layout { operand }) => {
+                        let (tensor, dtype, view) = parts[operand - 2].clone();
+                        let copy = self.copy(id, &Located { tensor, view, dtype, own: false })?;
+                        parts[operand - 2] = (copy.tensor, dtype, copy.view);
+                    }
+                    other => break other?,
+                }
+            };
+            let mut tensors = vec![a.tensor, b.tensor];
+            tensors.extend(parts.iter().map(|p| p.0));
+            tensors.push(out.tensor);
+            self.emit(id, "", launches, &tensors, in_place.map(|i| located[i].tensor))?;
+        }
+        Ok(())
+    }
+}
+
+/// The left operand, (…, M, K), with C's leading dimensions.
+fn stretch_a(a: &View, c: &[usize]) -> View {
+    let k = a.dims[a.dims.len() - 1];
+    let mut target = c[..c.len() - 1].to_vec();
+    target.push(k);
+    a.broadcast(&target)
+}
+
+fn swap_last(view: &View) -> View {
+    let rank = view.dims.len();
+    let mut perm: Vec<usize> = (0..rank).collect();
+    perm.swap(rank - 2, rank - 1);
+    view.permute(&perm)
+}
+
+/// A vector as a matrix of one row.
+fn insert_row(view: &View) -> View {
+    let mut view = view.clone();
+    view.dims.insert(0, 1);
+    view.strides.insert(0, 0);
+    view
+}

@@ -1,0 +1,467 @@
+//! In: a graph; out: [`Selected`]: the walk over its nodes and the match of ops to kernels.
+
+use super::{Located, Port, SelectError, Selected, Step, TensorId, TensorKind, TensorSpec, Weight};
+use crate::caps::DeviceCaps;
+use crate::graph::{Chain, DType, Extreme, Graph, Node, NodeId, Op, Ref, Reduction, Shape, StorageId, TensorType, ValueId};
+use crate::kernel::attention::Attention;
+use crate::kernel::elementwise::Elementwise;
+use crate::kernel::norm::NormKind;
+use crate::kernel::reduce::ReduceKind;
+use crate::kernel::{KernelError, Launch, View, fill, gather, norm, reduce, softmax};
+use std::collections::HashMap;
+
+/// Chooses kernels for a verified graph.
+pub fn select(graph: &Graph, caps: &DeviceCaps) -> Result<Selected, SelectError> {
+    let mut s = Selector { graph, caps, out: Selected::default(), at: HashMap::new(), dense: HashMap::new(), uses: graph.use_counts(), transposed: HashMap::new() };
+    for (id, node) in graph.nodes() {
+        s.check(node)?;
+        s.node(id, node).map_err(|e| s.name_tensor(node, e))?;
+    }
+    s.finish()?;
+    Ok(s.out)
+}
+
+/// What [`select`] knows while it walks.
+pub(super) struct Selector<'a> {
+    pub graph: &'a Graph,
+    pub caps: &'a DeviceCaps,
+    pub out: Selected,
+    at: HashMap<ValueId, Located>,
+    dense: HashMap<ValueId, Located>,
+    uses: Vec<Vec<usize>>,
+    /// Weights stored transposed: their tensors in order of columns.
+    pub transposed: HashMap<StorageId, Vec<Weight>>,
+}
+
+/// What can go wrong in a node: a kernel's refusal, or an error that is complete.
+pub(super) enum Fault {
+    Kernel(KernelError),
+    Select(SelectError),
+}
+
+impl From<KernelError> for Fault {
+    fn from(e: KernelError) -> Self {
+        Fault::Kernel(e)
+    }
+}
+
+impl From<SelectError> for Fault {
+    fn from(e: SelectError) -> Self {
+        Fault::Select(e)
+    }
+}
+
+type Done<T = ()> = Result<T, Fault>;
+
+impl<'a> Selector<'a> {
+    fn check(&self, node: &Node) -> Result<(), SelectError> {
+        if !self.caps.f16 && node.outputs.iter().any(|t| t.dtype == DType::F16) {
+            return Err(SelectError::NoF16 { op: node.op.name(), node: node.name.clone() });
+        }
+        Ok(())
+    }
+
+    fn name_tensor(&self, node: &Node, fault: Fault) -> SelectError {
+        match fault {
+            Fault::Select(e) => e,
+            Fault::Kernel(source) => {
+                let tensor = match &source {
+                    KernelError::Binding { operand, .. } => {
+                        let input = node.inputs.get(*operand).map(|v| self.graph.producer(*v).name.clone());
+                        Some(input.unwrap_or_else(|| node.name.clone()))
+                    }
+                    _ => None,
+                };
+                SelectError::Kernel { op: node.op.name(), node: node.name.clone(), tensor, source }
+            }
+        }
+    }
+
+    /// A new tensor for a dense value of this type.
+    pub fn tensor(&mut self, node: &Node, ty: &TensorType, kind: TensorKind) -> Done<TensorId> {
+        self.raw_tensor(node, ty.bytes() as u64, kind)
+    }
+
+    pub fn raw_tensor(&mut self, node: &Node, bytes: u64, kind: TensorKind) -> Done<TensorId> {
+        let limit = self.caps.max_buffer_bytes;
+        if bytes > limit {
+            return Err(SelectError::Buffer { op: node.op.name(), node: node.name.clone(), wanted: bytes, limit }.into());
+        }
+        self.out.tensors.push(TensorSpec { name: node.name.clone(), bytes, kind });
+        Ok(TensorId(self.out.tensors.len() - 1))
+    }
+
+    /// Where a value is.
+    pub fn locate(&self, value: ValueId) -> Located {
+        self.at[&value].clone()
+    }
+
+    pub fn set(&mut self, value: ValueId, located: Located) {
+        self.at.insert(value, located);
+    }
+
+    /// A new temporary for one output of a node, which becomes its place.
+    pub fn output(&mut self, id: NodeId, output: usize) -> Done<Located> {
+        let node = self.graph.node(id);
+        let ty = &node.outputs[output];
+        let tensor = self.tensor(node, ty, TensorKind::Temp)?;
+        let located = Located { tensor, view: View::dense(&ty.shape), dtype: ty.dtype, own: true };
+        self.set(ValueId { node: id, output }, located.clone());
+        Ok(located)
+    }
+
+    /// Whether a node may overwrite this input: nothing else reads it, and its memory holds nothing else.
+    pub fn may_overwrite(&self, value: ValueId) -> bool {
+        let located = &self.at[&value];
+        located.own && self.out.tensors[located.tensor.0].kind == TensorKind::Temp && self.uses[value.node.0][value.output] == 1
+    }
+
+    pub fn is_used(&self, id: NodeId, output: usize) -> bool {
+        self.uses[id.0][output] > 0
+    }
+
+    /// Appends launches whose operands name positions in `tensors`.
+    pub fn emit(&mut self, id: NodeId, what: &str, launches: Vec<Launch<usize>>, tensors: &[TensorId], in_place: Option<TensorId>) -> Done {
+        let node = self.graph.node(id);
+        let name = if what.is_empty() { node.name.clone() } else { format!("{} ({what})", node.name) };
+        for launch in launches {
+            let wanted = launch.operands.len();
+            if wanted > self.caps.max_storage_buffers as usize {
+                return Err(SelectError::Bindings { op: node.op.name(), node: node.name.clone(), wanted, limit: self.caps.max_storage_buffers }.into());
+            }
+            let launch = launch.map(|position| tensors[position]);
+            self.out.steps.push(Step { node: id, name: name.clone(), launch, in_place });
+        }
+        Ok(())
+    }
+
+    /// A dense copy of a view, in the order of its dimensions.
+    pub fn copy(&mut self, id: NodeId, from: &Located) -> Done<Located> {
+        let node = self.graph.node(id);
+        let shape = Shape::from(from.view.dims.clone());
+        let tensor = self.tensor(node, &TensorType { dtype: from.dtype, shape: shape.clone() }, TensorKind::Temp)?;
+        let to = Located { tensor, view: View::dense(&shape), dtype: from.dtype, own: false };
+        self.copy_into(id, from, &to)?;
+        Ok(to)
+    }
+
+    /// Copies a view onto another of the same sizes.
+    pub fn copy_into(&mut self, id: NodeId, from: &Located, to: &Located) -> Done {
+        if to.view.elements() == 0 {
+            return Ok(());
+        }
+        let chain = Chain { arity: 1, steps: Vec::new() };
+        let inputs = [(from.dtype, from.view.clone())];
+        let copy = Elementwise { chain: &chain, inputs: &inputs, out: (to.dtype, &to.view), compute: compute_type(from.dtype), in_place: None };
+        let launches = copy.launches(self.caps)?;
+        self.emit(id, "copy", launches, &[from.tensor, to.tensor], None)
+    }
+
+    /// Where a value is as a dense tensor from its first byte, copied there by `reader` if need be.
+    pub fn dense(&mut self, reader: NodeId, value: ValueId) -> Done<Located> {
+        let located = self.locate(value);
+        if located.view.is_dense() && located.view.offset == 0 {
+            return Ok(located);
+        }
+        if let Some(copy) = self.dense.get(&value) {
+            return Ok(copy.clone());
+        }
+        let copy = self.copy(reader, &located)?;
+        self.dense.insert(value, copy.clone());
+        Ok(copy)
+    }
+
+    fn node(&mut self, id: NodeId, node: &'a Node) -> Done {
+        let input = |i: usize| node.inputs[i];
+        match &node.op {
+            Op::Input => {
+                let kind = if self.graph.is_state(id) { TensorKind::State } else { TensorKind::Input };
+                let ty = node.outputs[0].clone();
+                let tensor = self.tensor(node, &ty, kind)?;
+                self.set(id.into(), Located { tensor, view: View::dense(&ty.shape), dtype: ty.dtype, own: false });
+                let bounds = self.graph.index_bounds();
+                let bound = bounds.into_iter().filter(|(n, ..)| *n == id).min_by_key(|b| b.1).map(|(_, rows, reader)| (rows, reader));
+                let port = Port { name: node.name.clone(), ty, tensor, offset: 0, bound };
+                if kind == TensorKind::State { self.out.states.push(port) } else { self.out.inputs.push(port) }
+                Ok(())
+            }
+            Op::Parameter(storage) => self.parameter(id, *storage),
+            Op::Constant(value, dtype, shape) => {
+                let launches = fill::constant(*dtype, value.get(), shape.elements(), self.caps)?;
+                self.generate(id, launches)
+            }
+            Op::Arange(n) => {
+                let launches = fill::arange(*n, self.caps)?;
+                self.generate(id, launches)
+            }
+            Op::CausalMask(q, k) => {
+                let launches = fill::causal_mask(*q, *k, self.caps)?;
+                self.generate(id, launches)
+            }
+            Op::Matmul { transpose_a, transpose_b } => self.product(id, *transpose_a, *transpose_b, &Chain::identity(), &[]),
+            Op::Linear => {
+                let bias: Vec<ValueId> = node.inputs[2..].to_vec();
+                let epilogue = if bias.is_empty() { Chain::identity() } else { Chain::add() };
+                self.product(id, false, true, &epilogue, &bias)
+            }
+            Op::FusedMatmul { transpose_a, transpose_b, epilogue } => {
+                self.product(id, *transpose_a, *transpose_b, epilogue, &node.inputs[2..])
+            }
+            Op::Unary(u) => self.chain(id, &Chain::of(1, crate::graph::Step::Unary(*u, Ref::Input(0)))),
+            Op::Binary(o) => self.chain(id, &Chain::of(2, crate::graph::Step::Binary(*o, Ref::Input(0), Ref::Input(1)))),
+            Op::Where => self.chain(id, &Chain::of(3, crate::graph::Step::Select(Ref::Input(0), Ref::Input(1), Ref::Input(2)))),
+            Op::MaskedFill(value) => {
+                let fill = crate::graph::Step::Const(*value);
+                let pick = crate::graph::Step::Select(Ref::Input(1), Ref::Step(0), Ref::Input(0));
+                self.chain(id, &Chain { arity: 2, steps: vec![fill, pick] })
+            }
+            Op::Elementwise(chain) => self.chain(id, chain),
+            Op::Cast(_) => self.chain(id, &Chain { arity: 1, steps: Vec::new() }),
+            Op::Softmax(axis) | Op::LogSoftmax(axis) => {
+                let log = matches!(node.op, Op::LogSoftmax(_));
+                let (outer, n, inner) = around(self.graph.shape(input(0)), *axis, 1);
+                self.rowwise(id, &[0], |dtype, caps| softmax::launches(dtype, log, outer, n, inner, caps))
+            }
+            Op::LayerNorm(eps) | Op::RmsNorm(eps) | Op::AddLayerNorm(eps) => {
+                let x = self.graph.shape(input(0));
+                let (kind, stats, all) = match node.op {
+                    Op::LayerNorm(_) => (NormKind::Layer, 1, vec![0, 1, 2]),
+                    Op::RmsNorm(_) => (NormKind::Rms, 1, vec![0, 1]),
+                    _ => (NormKind::AddLayer, 2, vec![0, 1, 2, 3]),
+                };
+                let stats = (stats..node.outputs.len()).any(|o| self.is_used(id, o));
+                let b_elements = if kind == NormKind::AddLayer { self.graph.shape(input(1)).elements() } else { 0 };
+                let (rows, width, eps) = (x.rows(), x.last(), eps.get());
+                self.rowwise_outputs(id, &all, stats, |dtype, caps| norm::launches(kind, dtype, rows, width, eps, b_elements, stats, caps))
+            }
+            Op::Embedding => {
+                let (table, index) = (self.graph.shape(input(0)), self.graph.ty(input(1)).clone());
+                let (rows, width, count) = (table.dims()[0], table.dims()[1], index.shape.elements());
+                self.rowwise(id, &[0, 1], |dtype, caps| gather::embedding(dtype, index.dtype, rows, width, count, caps))
+            }
+            Op::PickRow => {
+                let x = self.graph.shape(input(0)).dims();
+                let (batch, seq, rest) = (x[0], x[1], x[2..].iter().product());
+                self.rowwise(id, &[0, 1], |dtype, caps| gather::pick_row(dtype, batch, seq, rest, caps))
+            }
+            Op::Reduce { kind, axes, .. } => {
+                let kind = match kind {
+                    Reduction::Sum => ReduceKind::Sum,
+                    Reduction::Mean => ReduceKind::Mean,
+                    Reduction::Max => ReduceKind::Max,
+                };
+                self.reduce(id, kind, axes)
+            }
+            Op::Arg(Extreme::Max, axis) => self.reduce(id, ReduceKind::ArgMax, &[*axis]),
+            Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) => self.view(id, node),
+            Op::Concat(axis) => self.concat(id, *axis),
+            Op::Attention(attrs) => {
+                let operands: Vec<Located> = node.inputs.iter().map(|v| self.locate(*v)).collect();
+                let (q, k) = (self.graph.shape(input(0)), self.graph.shape(input(1)));
+                let full = [q.dims()[0], attrs.heads, q.dims()[1], k.dims()[1]];
+                let mask = attrs.mask.then(|| operands[3].view.broadcast(&full));
+                let lse = self.is_used(id, 1);
+                let mut views: Vec<Located> = operands[..3].to_vec();
+                let launches = loop {
+                    let attention = Attention { attrs: *attrs, dtype: views[0].dtype, q: &views[0].view, k: &views[1].view, v: &views[2].view, mask: mask.as_ref(), lse };
+                    match attention.launches(self.caps) {
+                        Err(KernelError::Layout { operand }) => views[operand] = self.copy(id, &views[operand].clone())?,
+                        other => break other?,
+                    }
+                };
+                let mut tensors: Vec<TensorId> = views.iter().map(|l| l.tensor).collect();
+                tensors.extend(operands[3..].iter().map(|l| l.tensor));
+                if attrs.lengths {
+                    let last = node.inputs.len() - 1;
+                    tensors[last] = self.dense(id, node.inputs[last])?.tensor;
+                }
+                tensors.push(self.output(id, 0)?.tensor);
+                if lse {
+                    tensors.push(self.output(id, 1)?.tensor);
+                }
+                if q.elements() == 0 {
+                    return Ok(());
+                }
+                self.emit(id, "", launches, &tensors, None)
+            }
+        }
+    }
+
+    /// A node without inputs.
+    fn generate(&mut self, id: NodeId, launches: Vec<Launch<usize>>) -> Done {
+        let out = self.output(id, 0)?;
+        self.emit(id, "", launches, &[out.tensor], None)
+    }
+
+    /// A kernel over dense inputs with one output.
+    fn rowwise(&mut self, id: NodeId, inputs: &[usize], launches: impl FnOnce(DType, &DeviceCaps) -> Result<Vec<Launch<usize>>, KernelError>) -> Done {
+        self.rowwise_outputs(id, inputs, false, launches)
+    }
+
+    /// A kernel over dense inputs that writes the node's outputs; those that are row statistics only if `stats`.
+    fn rowwise_outputs(&mut self, id: NodeId, inputs: &[usize], stats: bool, launches: impl FnOnce(DType, &DeviceCaps) -> Result<Vec<Launch<usize>>, KernelError>) -> Done {
+        let node = self.graph.node(id);
+        let mut tensors = Vec::new();
+        for i in inputs {
+            tensors.push(self.dense(id, node.inputs[*i])?.tensor);
+        }
+        let dtype = node.outputs[0].dtype;
+        for (output, ty) in node.outputs.iter().enumerate() {
+            let is_stat = node.outputs.len() > 1 && ty.shape.rank() < node.outputs[0].shape.rank();
+            if !is_stat || stats {
+                tensors.push(self.output(id, output)?.tensor);
+            }
+        }
+        if node.outputs[0].shape.elements() == 0 {
+            return Ok(());
+        }
+        let launches = launches(dtype, self.caps)?;
+        self.emit(id, "", launches, &tensors, None)
+    }
+
+    /// A chain over the node's inputs, stretched to its output.
+    fn chain(&mut self, id: NodeId, chain: &Chain) -> Done {
+        let node = self.graph.node(id);
+        let ty = &node.outputs[0];
+        let located: Vec<Located> = node.inputs.iter().map(|v| self.locate(*v)).collect();
+        let dims = ty.shape.dims();
+        let inputs: Vec<(DType, View)> = located.iter().map(|l| (l.dtype, l.view.broadcast(dims))).collect();
+        let in_place = (0..inputs.len()).find(|i| located[*i].dtype == ty.dtype && ty.dtype != DType::Bool && self.graph.shape(node.inputs[*i]) == &ty.shape && self.may_overwrite(node.inputs[*i]));
+        let out = self.output(id, 0)?;
+        if ty.shape.elements() == 0 {
+            return Ok(());
+        }
+        let float = node.inputs.iter().map(|v| self.graph.ty(*v).dtype).find(|d| *d != DType::Bool).unwrap_or(ty.dtype);
+        // a cast computes in the float side of it
+        let compute = if ty.dtype.is_float() { DType::F32 } else { compute_type(float) };
+        let elementwise = Elementwise { chain, inputs: &inputs, out: (out.dtype, &out.view), compute, in_place };
+        let launches = elementwise.launches(self.caps)?;
+        let mut tensors: Vec<TensorId> = located.iter().map(|l| l.tensor).collect();
+        tensors.push(out.tensor);
+        self.emit(id, "", launches, &tensors, in_place.map(|i| located[i].tensor))
+    }
+
+    fn reduce(&mut self, id: NodeId, kind: ReduceKind, axes: &[usize]) -> Done {
+        let node = self.graph.node(id);
+        let value = node.inputs[0];
+        let shape = self.graph.shape(value).clone();
+        let contiguous = axes.windows(2).all(|w| w[1] == w[0] + 1);
+        let (input, (outer, n, inner)) = if axes.is_empty() {
+            (self.dense(id, value)?, (shape.elements(), 1, 1))
+        } else if contiguous {
+            (self.dense(id, value)?, around(&shape, axes[0], axes.len()))
+        } else {
+            // the reduced axes go last
+            let mut perm: Vec<usize> = (0..shape.rank()).filter(|d| !axes.contains(d)).collect();
+            perm.extend(axes);
+            let mut located = self.locate(value);
+            located.view = located.view.permute(&perm);
+            let n = axes.iter().map(|a| shape.dims()[*a]).product();
+            let outer = perm[..shape.rank() - axes.len()].iter().map(|d| shape.dims()[*d]).product();
+            (self.copy(id, &located)?, (outer, n, 1))
+        };
+        let out = self.output(id, 0)?;
+        let elements = node.outputs[0].shape.elements();
+        if elements == 0 {
+            return Ok(());
+        }
+        if n == 0 {
+            // of none: the sum is 0, the mean NaN, the maximum -inf
+            let value = match kind {
+                ReduceKind::Sum => 0.0,
+                ReduceKind::Mean => f32::NAN,
+                _ => f32::NEG_INFINITY,
+            };
+            let launches = fill::constant(out.dtype, value, elements, self.caps)?;
+            return self.emit(id, "", launches, &[out.tensor], None);
+        }
+        let (launches, workspace) = reduce::launches(kind, input.dtype, outer, n, inner, self.caps)?;
+        let mut tensors = vec![input.tensor, out.tensor];
+        if let Some(bytes) = workspace {
+            tensors.push(self.raw_tensor(node, bytes as u64, TensorKind::Temp)?);
+        }
+        self.emit(id, "", launches, &tensors, None)
+    }
+
+    /// Outputs become dense temporaries; states take their new values.
+    fn finish(&mut self) -> Result<(), SelectError> {
+        for output in self.graph.outputs() {
+            let node = self.graph.producer(output.value);
+            let port = self.output_port(&output.name, output.value).map_err(|e| self.name_tensor(node, e))?;
+            self.out.outputs.push(port);
+        }
+        self.updates()
+    }
+
+    fn output_port(&mut self, name: &str, value: ValueId) -> Done<Port> {
+        let located = self.dense(value.node, value)?;
+        let located = match self.out.tensors[located.tensor.0].kind {
+            TensorKind::Temp => located,
+            // what the host or the next run may write is copied as it is now
+            _ => self.copy(value.node, &located)?,
+        };
+        Ok(Port { name: name.to_owned(), ty: self.graph.ty(value).clone(), tensor: located.tensor, offset: 0, bound: None })
+    }
+
+    /// A state is read as of the start of a run. Its new value is copied into it after everything has read it; where
+    /// the launch that makes the value comes after all readers, it writes the state itself.
+    fn updates(&mut self) -> Result<(), SelectError> {
+        let mut pending = Vec::new();
+        for (state, value) in self.graph.updates() {
+            let node = self.graph.producer(*value);
+            let to = self.at[&ValueId::from(*state)].clone();
+            let mut from = self.dense(value.node, *value).map_err(|e| self.name_tensor(node, e))?;
+            if self.out.tensors[from.tensor.0].kind == TensorKind::State {
+                from = self.copy(value.node, &from).map_err(|e| self.name_tensor(node, e))?;
+            }
+            if !self.write_state_directly(&from, &to) {
+                pending.push((*state, from, to));
+            }
+        }
+        for (state, from, to) in pending {
+            let node = self.graph.node(state);
+            self.copy_into(state, &from, &to).map_err(|e| self.name_tensor(node, e))?;
+        }
+        Ok(())
+    }
+
+    fn write_state_directly(&mut self, from: &Located, to: &Located) -> bool {
+        let reads = |s: &Step, t: TensorId| s.launch.operands.iter().any(|o| o.tensor == t);
+        let (made, state) = (from.tensor, to.tensor);
+        let first_write = self.out.steps.iter().position(|s| reads(s, made));
+        let last_read = self.out.steps.iter().rposition(|s| reads(s, state));
+        let after = match (first_write, last_read) {
+            (Some(w), Some(r)) => w > r,
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        let shared = self.out.outputs.iter().any(|p| p.tensor == made) || self.out.steps.iter().any(|s| s.in_place == Some(made) || (s.in_place.is_some() && s.launch.operands.last().is_some_and(|o| o.tensor == made)));
+        let temp = self.out.tensors[made.0].kind == TensorKind::Temp && self.out.tensors[made.0].bytes == self.out.tensors[state.0].bytes;
+        if !after || shared || !temp {
+            return false;
+        }
+        for step in &mut self.out.steps {
+            for o in &mut step.launch.operands {
+                if o.tensor == made {
+                    o.tensor = state;
+                }
+            }
+        }
+        true
+    }
+}
+
+/// The type that elements of this stored type are computed in.
+pub(super) fn compute_type(dtype: DType) -> DType {
+    match dtype {
+        DType::F32 | DType::F16 | DType::BF16 => DType::F32,
+        DType::I32 => DType::I32,
+        DType::U32 | DType::Bool => DType::U32,
+    }
+}
+
+/// Sizes before, of and after `count` axes from `axis`.
+fn around(shape: &Shape, axis: usize, count: usize) -> (usize, usize, usize) {
+    let d = shape.dims();
+    (d[..axis].iter().product(), d[axis..axis + count].iter().product(), d[axis + count..].iter().product())
+}
