@@ -1,0 +1,231 @@
+//! In: a safetensors file; out: [`Checkpoint`], its tensors read from a memory map, and [`Loaded`], those of a model.
+//! Knows file formats and parameters' layout; neither graphs nor devices.
+
+use super::header::faults;
+use super::{CheckpointError, HeaderFault, Misfit, ParamSource};
+use crate::graph::{DType, ParamLayout, Shape, TensorType};
+use crate::tensor::Tensor;
+use half::{bf16, f16};
+use memmap2::Mmap;
+use safetensors::{Dtype, SafeTensors};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// The largest header that the format's reference reader accepts, bytes.
+const MAX_HEADER: u64 = 100_000_000;
+
+/// A safetensors file, mapped and validated. Nothing of a tensor is read before it is asked for.
+pub struct Checkpoint {
+    path: PathBuf,
+    map: Mmap,
+    entries: BTreeMap<String, Entry>,
+}
+
+struct Entry {
+    dtype: Dtype,
+    shape: Shape,
+    bytes: Range<usize>,
+}
+
+impl Checkpoint {
+    /// Maps a file and validates its header. A malformed file is an error that names every fault; nothing of the size
+    /// that it claims is allocated. The file must not be changed while the checkpoint lives.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, CheckpointError> {
+        let path = path.as_ref().to_owned();
+        let io = |source| CheckpointError::Io { path: path.clone(), source };
+        let file = File::open(&path).map_err(io)?;
+        let length = file.metadata().map_err(io)?.len();
+        if length < 8 {
+            return Err(CheckpointError::Short { path, got: length });
+        }
+        let map = map(&file).map_err(io)?;
+        let (mut prefix, file) = ([0; 8], map.len() as u64);
+        prefix.copy_from_slice(&map[..8]);
+        let header = u64::from_le_bytes(prefix);
+        if header > MAX_HEADER {
+            return Err(CheckpointError::HeaderTooLarge { path, got: header, limit: MAX_HEADER });
+        }
+        if header > file - 8 {
+            return Err(CheckpointError::HeaderPastEnd { path, header, file });
+        }
+        let start = 8 + header as usize;
+        let faults = faults(&map[8..start], file - start as u64);
+        if !faults.is_empty() {
+            return Err(CheckpointError::Header { path, faults });
+        }
+        let (_, metadata) = SafeTensors::read_metadata(&map).map_err(|error| CheckpointError::Header {
+            path: path.clone(),
+            faults: vec![HeaderFault::Other(error.to_string())],
+        })?;
+        let entry = |info: &safetensors::tensor::TensorInfo| Entry {
+            dtype: info.dtype,
+            shape: info.shape.clone().into(),
+            bytes: start + info.data_offsets.0..start + info.data_offsets.1,
+        };
+        let entries = metadata.tensors().into_iter().map(|(name, info)| (name, entry(info))).collect();
+        Ok(Checkpoint { path, map, entries })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The tensors' names, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
+    /// A tensor's shape.
+    pub fn shape(&self, name: &str) -> Option<&Shape> {
+        self.entries.get(name).map(|e| &e.shape)
+    }
+
+    /// Copies a tensor out, converted to F32 or F16 and rounded to nearest even where it must be. An integer tensor
+    /// can be read as I32 or U32 if it is of just that type.
+    pub fn tensor(&self, name: &str, dtype: DType) -> Result<Tensor, CheckpointError> {
+        self.entry(name, dtype)
+            .map(|entry| self.read(entry, dtype))
+            .map_err(|misfit| CheckpointError::Tensor { path: self.path.clone(), misfit })
+    }
+
+    /// Fits the file to a model's parameters: every one must be there with its shape, else the error lists all that
+    /// are not. Nothing is copied yet.
+    pub fn load(&self, layout: &ParamLayout) -> Result<Loaded<'_>, CheckpointError> {
+        let mut wanted = BTreeMap::new();
+        for (_, storage) in layout.iter() {
+            for part in &storage.parts {
+                wanted.insert(part.name.clone(), TensorType::new(storage.dtype, part.shape.clone()));
+            }
+        }
+        let fit = |(name, ty): (&String, &TensorType)| match self.entry(name, ty.dtype) {
+            Ok(entry) if entry.shape != ty.shape => Some(Misfit::shape(name, ty, &entry.shape)),
+            Ok(_) => None,
+            Err(misfit) => Some(misfit),
+        };
+        let misfits: Vec<Misfit> = wanted.iter().filter_map(fit).collect();
+        let others = self.entries.keys().filter(|name| !wanted.contains_key(*name)).cloned();
+        let (skipped, unused) = others.partition(|name| is_mask_buffer(name));
+        if !misfits.is_empty() {
+            return Err(CheckpointError::Misfits { path: self.path.clone(), misfits, unused });
+        }
+        let dtypes = wanted.into_iter().map(|(name, ty)| (name, ty.dtype)).collect();
+        Ok(Loaded { checkpoint: self, dtypes, unused, skipped })
+    }
+
+    /// The entry, if it is there and converts.
+    fn entry(&self, name: &str, dtype: DType) -> Result<&Entry, Misfit> {
+        let entry = self.entries.get(name).ok_or_else(|| Misfit::Missing { name: name.to_owned() })?;
+        if !converts(entry.dtype, dtype) {
+            return Err(Misfit::DType { name: name.to_owned(), expected: dtype, got: entry.dtype.to_string() });
+        }
+        Ok(entry)
+    }
+
+    /// Copies an entry that converts.
+    fn read(&self, entry: &Entry, dtype: DType) -> Tensor {
+        let bytes = convert(&self.map[entry.bytes.clone()], entry.dtype, dtype);
+        Tensor::from_bytes(TensorType::new(dtype, entry.shape.clone()), bytes)
+    }
+}
+
+/// Float tensors as f32, which holds every F16 and BF16 exactly.
+impl ParamSource for Checkpoint {
+    fn get(&self, name: &str) -> Option<Cow<'_, Tensor>> {
+        self.tensor(name, DType::F32).ok().map(Cow::Owned)
+    }
+}
+
+/// A checkpoint that fits a model. Each parameter is copied and converted to its storage's type when it is asked for.
+pub struct Loaded<'a> {
+    checkpoint: &'a Checkpoint,
+    dtypes: BTreeMap<String, DType>,
+    /// Names in the file that the model does not have; worth a warning.
+    pub unused: Vec<String>,
+    /// Buffers `*.tril`, the causal masks that the seed registers one a head: recognised, never copied.
+    pub skipped: Vec<String>,
+}
+
+impl Loaded<'_> {
+    /// A parameter in its storage's type; `None` if the model does not have it.
+    pub fn tensor(&self, name: &str) -> Option<Tensor> {
+        let dtype = *self.dtypes.get(name)?;
+        let entry = self.checkpoint.entries.get(name)?;
+        Some(self.checkpoint.read(entry, dtype))
+    }
+
+    /// All of the model's parameters, copied at once.
+    pub fn tensors(&self) -> BTreeMap<String, Tensor> {
+        self.dtypes.keys().filter_map(|name| Some((name.clone(), self.tensor(name)?))).collect()
+    }
+}
+
+impl ParamSource for Loaded<'_> {
+    fn get(&self, name: &str) -> Option<Cow<'_, Tensor>> {
+        self.tensor(name).map(Cow::Owned)
+    }
+}
+
+fn is_mask_buffer(name: &str) -> bool {
+    name == "tril" || name.ends_with(".tril")
+}
+
+#[allow(unsafe_code, reason = "a memory map is the only way to read gigabytes without a copy")]
+fn map(file: &File) -> std::io::Result<Mmap> {
+    // SAFETY: the map is read as plain bytes, for which every pattern is valid, and its length is checked against the
+    // header once and never changes. What remains is another process that changes the file meanwhile, which no reader
+    // of a map can prevent: `Checkpoint::open` says so.
+    unsafe { Mmap::map(file) }
+}
+
+fn converts(from: Dtype, to: DType) -> bool {
+    match to {
+        DType::F32 | DType::F16 => matches!(from, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::BF16),
+        DType::I32 => from == Dtype::I32,
+        DType::U32 => from == Dtype::U32,
+        DType::BF16 | DType::Bool => false,
+    }
+}
+
+/// Little-endian elements of a type that [`converts`] to another. The file may place them at any address.
+fn convert(bytes: &[u8], from: Dtype, to: DType) -> Vec<u8> {
+    match (from, to) {
+        (Dtype::F32, DType::F16) => each(bytes, |b: [u8; 4]| f16::from_f32(f32::from_le_bytes(b)).to_le_bytes()),
+        (Dtype::F16, DType::F32) => each(bytes, |b: [u8; 2]| f16::from_le_bytes(b).to_f32().to_le_bytes()),
+        (Dtype::BF16, DType::F32) => each(bytes, |b: [u8; 2]| bf16::from_le_bytes(b).to_f32().to_le_bytes()),
+        (Dtype::BF16, DType::F16) => {
+            each(bytes, |b: [u8; 2]| f16::from_f32(bf16::from_le_bytes(b).to_f32()).to_le_bytes())
+        }
+        (Dtype::F64, DType::F32) => each(bytes, |b: [u8; 8]| (f64::from_le_bytes(b) as f32).to_le_bytes()),
+        (Dtype::F64, DType::F16) => {
+            each(bytes, |b: [u8; 8]| f16::from_f32(round_to_odd(f64::from_le_bytes(b))).to_le_bytes())
+        }
+        _ => bytes.to_vec(),
+    }
+}
+
+fn each<const N: usize, const M: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> [u8; M]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len() / N * M);
+    for element in bytes.as_chunks::<N>().0 {
+        out.extend_from_slice(&f(*element));
+    }
+    out
+}
+
+/// f64 → f32 such that a further rounding to f16 gives what one rounding would: what is cut off leaves the last bit
+/// set. (`f16::from_f64` rounds twice on processors with F16C.) Boldo and Melquiond, "Emulation of FMA and correctly
+/// rounded sums: proved algorithms using rounding to odd", 2008.
+fn round_to_odd(x: f64) -> f32 {
+    let nearest = x as f32;
+    let mut bits = nearest.to_bits();
+    if f64::from(nearest).abs() > x.abs() {
+        bits -= 1;
+    }
+    if f64::from(nearest) != x {
+        bits |= 1;
+    }
+    f32::from_bits(bits)
+}
