@@ -3,4 +3,5 @@ pub mod caps;
 pub mod fuse;
 pub mod graph;
 pub mod lift;
+pub mod reference;
 pub mod tensor;

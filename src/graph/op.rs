@@ -151,12 +151,15 @@ pub struct AttentionAttrs {
     pub heads: usize,
     /// Factor on the scores.
     pub scale: Scalar,
-    /// Query i sees keys j ≤ i + (valid keys − Sq): aligned at the bottom right.
+    /// Query i sees only keys j ≤ i + offset, with offset = Sk − Sq, which may be negative: aligned at the bottom
+    /// right. [`AttentionAttrs::lengths`] has an offset of its own.
     pub causal: bool,
-    /// An additive mask is the fourth input, broadcast to (B, H, Sq, Sk).
+    /// An additive mask is the fourth input, broadcast to (B, H, Sq, Sk); −∞ hides a key. What a hidden key and its
+    /// value hold is never read.
     pub mask: bool,
-    /// `lengths: i32[B]` is the last input: keys at or past it are ignored, whatever they hold. With it, queries
-    /// count from the start (position i of Sq), and a causal query i sees keys j ≤ i + (Sk − Sq), j < length.
+    /// `lengths: i32[B]`, each in 0..=Sk, is the last input: query i of batch row b sees key j only if
+    /// j < length[b], whatever lies past it. With it, causal's offset is max(length[b] − Sq, 0): the queries are the
+    /// last Sq of a longer sequence (a cache), or its first Sq positions, padded on the right.
     pub lengths: bool,
 }
 
