@@ -9,19 +9,24 @@
 mod builder;
 mod chain;
 mod core;
+mod dce;
 mod error;
+mod fill;
 mod infer;
 mod layout;
 mod op;
+mod report;
 mod rewrite;
 mod types;
 
 pub use self::core::{Graph, Node, NodeId, Output, ValueId};
 pub use builder::Builder;
 pub use chain::{Chain, Ref, Step};
+pub use dce::dead_code;
 pub use error::GraphError;
 pub use infer::{MatmulDims, infer, matmul_dims};
 pub use layout::{ParamLayout, Part, Storage, StorageId};
 pub use op::{AttentionAttrs, Binary, Extreme, Op, Reduction, Scalar, Unary};
+pub use report::{Finding, Report};
 pub use rewrite::Rewriter;
 pub use types::{DType, Shape, TensorType};
