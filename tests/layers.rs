@@ -27,8 +27,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("fuse", &["graph"]),
     // one node at a time: types, chains and limits; no buffers
     ("kernel", &["graph", "caps"]),
-    // sees launches and operands, not how a kernel is written
-    ("plan", &["graph", "kernel", "caps"]),
+    // the match of ops to kernels, under a device's limits; no buffers
+    ("select", &["graph", "kernel", "caps"]),
+    // sees selected tensors, launches and operands, not how a kernel is written
+    ("plan", &["graph", "select", "kernel", "caps"]),
     // ids and sizes only: what ops mean is behind it
     ("record", &["plan", "kernel", "caps"]),
     // plays a recording; tensors are what it uploads and reads back
