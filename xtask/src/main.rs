@@ -1,1 +1,162 @@
-fn main() {}
+//! In: `cargo xtask COMMAND`; out: the cargo runs that the command stands for, after this machine's set-up. Knows
+//! nothing of kiln but its examples' names, so that it builds in seconds.
+
+mod setup;
+
+use setup::Host;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+const USAGE: &str = "\
+Usage: cargo xtask COMMAND [-- ARGS]
+
+Commands:
+  demo    continue a prompt with the bundled model, then compare the modes eager, recorded and fused
+  test    run the whole test suite; a missing adapter is a failure
+  help    print this text
+
+Both first see to it that Linux has a Vulkan driver, and name the adapter that they use.
+ARGS go to the example (demo: `cargo xtask demo -- --prompt Permission`) or to one `cargo test --workspace`
+(test: `cargo xtask test -- --test layers`).";
+
+/// What was asked for, with what follows `--`.
+#[derive(Debug, PartialEq)]
+enum Task {
+    Demo(Vec<OsString>),
+    Test(Vec<OsString>),
+    Help,
+}
+
+fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, String> {
+    let mut args = args.into_iter();
+    let Some(name) = args.next() else { return Err("a command is missing".into()) };
+    let task = match name.to_str() {
+        Some("demo") => Task::Demo,
+        Some("test") => Task::Test,
+        Some("help" | "-h" | "--help") => return Ok(Task::Help),
+        _ => return Err(format!("unknown command {name:?}")),
+    };
+    match args.next() {
+        None => Ok(task(Vec::new())),
+        Some(dashes) if dashes == "--" => Ok(task(args.collect())),
+        Some(other) => Err(format!("unexpected {other:?}; what goes on to cargo follows `--`")),
+    }
+}
+
+fn main() -> ExitCode {
+    let result = match parse(std::env::args_os().skip(1)) {
+        Ok(Task::Help) => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        Ok(Task::Demo(args)) => demo(&args),
+        Ok(Task::Test(args)) => test(&args),
+        Err(what) => {
+            eprintln!("xtask: {what}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(what) => {
+            eprintln!("xtask: {what}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn demo(args: &[OsString]) -> Result<(), String> {
+    let host = Host::this();
+    host.ensure_driver()?;
+    // built apart, so that a first build shows its progress
+    run(cargo(&["build", "--release", "--example", "adapters", "--example", "gptlite"]))?;
+    name_adapter(&host, &["--release"])?;
+    let mut gptlite = cargo(&["run", "--quiet", "--release", "--example", "gptlite", "--", "--compare"]);
+    gptlite.args(args);
+    run(gptlite)
+}
+
+fn test(args: &[OsString]) -> Result<(), String> {
+    let host = Host::this();
+    host.ensure_driver()?;
+    run(cargo(&["build", "--example", "adapters"]))?;
+    name_adapter(&host, &[])?;
+    if !args.is_empty() {
+        let mut one = suite(&[]);
+        one.args(args);
+        return run(one);
+    }
+    run(suite(&["--lib", "--bins", "--tests", "--examples"]))?;
+    run(suite(&["--doc"]))
+}
+
+fn suite(kinds: &[&str]) -> Command {
+    let mut command = cargo(&["test", "--workspace"]);
+    command.args(kinds).env("KILN_REQUIRE_ADAPTER", "1");
+    command
+}
+
+/// Prints the adapters, the chosen one first. A driver may be installed without a device behind it: then Mesa's
+/// software driver is added where it is missing.
+fn name_adapter(host: &Host, profile: &[&str]) -> Result<(), String> {
+    let adapters = || {
+        let mut command = cargo(&["run", "--quiet", "--example", "adapters"]);
+        command.args(profile);
+        run(command)
+    };
+    match adapters() {
+        Err(_) if host.add_software_driver()? => adapters(),
+        result => result,
+    }
+}
+
+/// Cargo in the workspace's root.
+fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args).current_dir(root());
+    command
+}
+
+/// The folder above this package; where cargo did not start this program, the current one.
+fn root() -> PathBuf {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    package.as_deref().and_then(Path::parent).map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+}
+
+/// Runs a command after printing it.
+fn run(mut command: Command) -> Result<(), String> {
+    let program = Path::new(command.get_program()).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let words = command.get_args().map(|a| a.to_string_lossy().into_owned());
+    let line = std::iter::once(program).chain(words).collect::<Vec<_>>().join(" ");
+    eprintln!("$ {line}");
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("`{line}` failed: {status}")),
+        Err(error) => Err(format!("`{line}` did not start: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Task, String> {
+        parse(line.split_whitespace().map(OsString::from))
+    }
+
+    #[test]
+    fn commands_take_arguments_after_dashes() {
+        assert_eq!(parsed("demo"), Ok(Task::Demo(vec![])));
+        assert_eq!(parsed("test -- --test layers"), Ok(Task::Test(vec!["--test".into(), "layers".into()])));
+        assert_eq!(parsed("test -- -- --nocapture"), Ok(Task::Test(vec!["--".into(), "--nocapture".into()])));
+        assert_eq!(parsed("--help"), Ok(Task::Help));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named() {
+        assert_eq!(parsed(""), Err("a command is missing".into()));
+        assert_eq!(parsed("tset"), Err("unknown command \"tset\"".into()));
+        assert_eq!(parsed("test layers"), Err("unexpected \"layers\"; what goes on to cargo follows `--`".into()));
+    }
+}
