@@ -48,3 +48,24 @@ impl DeviceCaps {
         cpu: false,
     };
 }
+
+impl DeviceCaps {
+    /// These caps, tightened by others: what both allow.
+    pub fn within(&self, tighter: &DeviceCaps) -> DeviceCaps {
+        DeviceCaps {
+            max_binding_bytes: self.max_binding_bytes.min(tighter.max_binding_bytes),
+            max_buffer_bytes: self.max_buffer_bytes.min(tighter.max_buffer_bytes),
+            max_storage_buffers: self.max_storage_buffers.min(tighter.max_storage_buffers),
+            max_groups: self.max_groups.min(tighter.max_groups),
+            workgroup_bytes: self.workgroup_bytes.min(tighter.workgroup_bytes),
+            max_invocations: self.max_invocations.min(tighter.max_invocations),
+            storage_align: self.storage_align.max(tighter.storage_align),
+            uniform_align: self.uniform_align.max(tighter.uniform_align),
+            f16: self.f16 && tighter.f16,
+            timestamps: self.timestamps && tighter.timestamps,
+            subgroup: self.subgroup.filter(|_| tighter.subgroup.is_some()),
+            // which kernels run well, not what is allowed
+            cpu: tighter.cpu,
+        }
+    }
+}

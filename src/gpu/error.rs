@@ -7,7 +7,7 @@ use thiserror::Error;
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum GpuError {
     /// No adapter fits.
-    #[error("no adapter{}; {}", wanted(.wanted), found(.found))]
+    #[error("no adapter{}; {}", whose_name(.wanted), list(.found))]
     NoAdapter {
         /// Part of a name that was asked for.
         wanted: Option<String>,
@@ -68,11 +68,11 @@ pub enum GpuError {
     },
 }
 
-fn wanted(wanted: &Option<String>) -> String {
+fn whose_name(wanted: &Option<String>) -> String {
     wanted.as_ref().map_or(String::new(), |w| format!(" whose name contains \"{w}\""))
 }
 
-fn found(found: &[AdapterInfo]) -> String {
+fn list(found: &[AdapterInfo]) -> String {
     if found.is_empty() {
         return "none was found over Vulkan, Metal or DX12: install a driver (on Debian and Ubuntu, mesa-vulkan-drivers and libvulkan1 run on any CPU)".into();
     }

@@ -89,6 +89,24 @@ impl Executable {
         self.gpu.check()
     }
 
+    /// Reads bytes of a buffer as the last submitted run leaves them.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn read(&self, buffer: BufferId, offset: u64, bytes: usize) -> Result<Vec<u8>, GpuError> {
+        self.gpu.check()?;
+        let whole = (bytes as u64).next_multiple_of(4);
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        let staging = make_buffer(&self.gpu, "staging", whole.max(4), usage, self.recording.bytes())?;
+        let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("read") });
+        encoder.copy_buffer_to_buffer(&self.buffers[buffer.0], offset, &staging, 0, whole);
+        let index = self.gpu.queue.submit([encoder.finish()]);
+        staging.map_async(wgpu::MapMode::Read, .., |_| {});
+        self.gpu.wait(Some(index))?;
+        let view = staging.get_mapped_range(..).map_err(|e| GpuError::Refused { reason: e.to_string() })?;
+        Ok(view[..bytes].to_vec())
+    }
+
     fn poison(&self) -> Result<(), GpuError> {
         let states: Vec<BufferId> = self.recording.states.iter().map(|s| s.buffer).collect();
         for (i, spec) in self.recording.buffers.iter().enumerate() {

@@ -19,6 +19,11 @@ pub struct Report {
 }
 
 impl Report {
+    /// Appends another pass's findings.
+    pub fn extend(&mut self, other: Report) {
+        self.findings.extend(other.findings);
+    }
+
     /// Adds a finding.
     pub fn add(&mut self, pass: &'static str, what: impl Into<String>) {
         self.findings.push(Finding { pass, what: what.into() });

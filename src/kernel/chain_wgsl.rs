@@ -79,8 +79,8 @@ impl Printer<'_> {
             Binary::Sub => format!("{a} - {b}"),
             Binary::Mul => format!("{a} * {b}"),
             Binary::Div if float => format!("{a} / {b}"),
-            // an integer divided by zero gives 0: unchecked hardware division is undefined
-            Binary::Div => format!("select({a} / select({b}, {t}(1), {b} == {t}(0)), {t}(0), {b} == {t}(0))", t = self.ty()),
+            // WGSL's x / 0 is x; hardware without checks may do anything
+            Binary::Div => format!("{a} / select({b}, {t}(1), {b} == {t}(0))", t = self.ty()),
             Binary::Min if float => format!("k_min({a}, {b})"),
             Binary::Max if float => format!("k_max({a}, {b})"),
             Binary::Min => format!("min({a}, {b})"),

@@ -9,6 +9,9 @@ use crate::caps::DeviceCaps;
 use crate::graph::{Chain, DType};
 use minijinja::context;
 
+/// The file stem.
+pub const NAME: &str = "elementwise";
+
 const WORKGROUP: u32 = 64;
 
 /// What one input looks like to the kernel's text.
@@ -47,7 +50,7 @@ impl ElementwiseKey {
         let stored = |d: DType| vector(wgsl_type(d), self.width);
         let f16 = self.out == DType::F16 || self.inputs.iter().any(|i| i.dtype == DType::F16) || self.chain.rounds_f16();
         render(
-            "elementwise",
+            NAME,
             context! {
                 f16, inputs, rank => self.rank, width => self.width, workgroup => WORKGROUP, T => printer.ty(),
                 float => self.compute == DType::F32,
@@ -80,9 +83,7 @@ impl ElementwiseKey {
     fn store(&self, printer: &Printer) -> String {
         let result = super::chain_wgsl::name(self.chain.result());
         let ty = vector(wgsl_type(self.out), self.width);
-        let truth = is_condition(&self.chain, 0) && self.chain.steps.is_empty();
         match self.out {
-            DType::Bool if truth => result,
             DType::Bool => {
                 let u = vector("u32", self.width);
                 format!("select({u}(0u), {u}(1u), {result} != {}(0))", printer.ty())
@@ -217,7 +218,7 @@ fn launch(space: &Space, offsets: &[usize], key: &ElementwiseKey, caps: &DeviceC
     for (k, strides) in space.strides.iter().enumerate() {
         let view = View { offset: offsets[k], dims: space.dims.clone(), strides: strides.clone() };
         let what = if k == n_inputs { "the output".to_owned() } else { format!("input {k}") };
-        let (operand, first) = window("elementwise", k, &what, view.offset, view.end(), space.sizes[k], caps)?;
+        let (operand, first) = window(NAME, k, &what, view.offset, view.end(), space.sizes[k], caps)?;
         if key.in_place != Some(k) {
             operands.push(operand);
         }

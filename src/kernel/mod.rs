@@ -5,7 +5,22 @@
 //! it. Sizes and strides are runtime parameters in a uniform buffer at binding 0, storage buffers follow from
 //! binding 1 in the order of [`KernelKey::bindings`]. Each kernel is one Rust file and one .wgsl of the same stem.
 
+pub mod attention;
+mod chain_wgsl;
+pub mod elementwise;
+mod error;
+pub mod fill;
+pub mod gather;
+pub mod matmul;
+pub mod norm;
+pub mod reduce;
+pub mod softmax;
+mod split;
 mod template;
+mod view;
+
+pub use error::KernelError;
+pub use split::split_rows;
 
 use crate::graph::DType;
 use std::fmt;
@@ -17,6 +32,100 @@ pub struct Estimate {
     pub flops: f64,
     /// Bytes of each operand read or written once.
     pub bytes: f64,
+}
+
+/// All that changes a kernel's text.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum KernelKey {
+    /// attention.wgsl or attention_direct.wgsl
+    Attention(attention::AttentionKey),
+    /// elementwise.wgsl
+    Elementwise(elementwise::ElementwiseKey),
+    /// fill.wgsl
+    Fill(fill::FillKey),
+    /// gather.wgsl
+    Gather(gather::GatherKey),
+    /// matmul.wgsl or matmul_direct.wgsl
+    Matmul(matmul::MatmulKey),
+    /// norm.wgsl
+    Norm(norm::NormKey),
+    /// reduce.wgsl
+    Reduce(reduce::ReduceKey),
+    /// softmax.wgsl
+    Softmax(softmax::SoftmaxKey),
+}
+
+impl KernelKey {
+    /// The stem of the kernel's WGSL file.
+    pub fn name(&self) -> &'static str {
+        match self {
+            KernelKey::Attention(key) => key.name(),
+            KernelKey::Elementwise(_) => elementwise::NAME,
+            KernelKey::Fill(_) => fill::NAME,
+            KernelKey::Gather(_) => gather::NAME,
+            KernelKey::Matmul(key) => key.name(),
+            KernelKey::Norm(_) => norm::NAME,
+            KernelKey::Reduce(_) => reduce::NAME,
+            KernelKey::Softmax(_) => softmax::NAME,
+        }
+    }
+
+    /// The kernel as WGSL.
+    pub fn source(&self) -> String {
+        match self {
+            KernelKey::Attention(key) => key.source(),
+            KernelKey::Elementwise(key) => key.source(),
+            KernelKey::Fill(key) => key.source(),
+            KernelKey::Gather(key) => key.source(),
+            KernelKey::Matmul(key) => key.source(),
+            KernelKey::Norm(key) => key.source(),
+            KernelKey::Reduce(key) => key.source(),
+            KernelKey::Softmax(key) => key.source(),
+        }
+    }
+
+    /// The storage bindings, from binding 1 on.
+    pub fn bindings(&self) -> Vec<Access> {
+        match self {
+            KernelKey::Attention(key) => key.bindings(),
+            KernelKey::Elementwise(key) => key.bindings(),
+            KernelKey::Fill(key) => key.bindings(),
+            KernelKey::Gather(key) => key.bindings(),
+            KernelKey::Matmul(key) => key.bindings(),
+            KernelKey::Norm(key) => key.bindings(),
+            KernelKey::Reduce(key) => key.bindings(),
+            KernelKey::Softmax(key) => key.bindings(),
+        }
+    }
+
+    /// Names of the words of [`Launch::params`].
+    pub fn params(&self) -> Vec<String> {
+        let fixed = |names: &[&str]| names.iter().map(|n| n.to_string()).collect();
+        match self {
+            KernelKey::Attention(key) => key.params(),
+            KernelKey::Elementwise(key) => key.params(),
+            KernelKey::Fill(_) => fixed(fill::PARAMS),
+            KernelKey::Gather(_) => fixed(gather::PARAMS),
+            KernelKey::Matmul(key) => key.params(),
+            KernelKey::Norm(_) => fixed(norm::PARAMS),
+            KernelKey::Reduce(_) => fixed(reduce::PARAMS),
+            KernelKey::Softmax(_) => fixed(softmax::PARAMS),
+        }
+    }
+
+    /// Invocations of a workgroup.
+    pub fn workgroup_size(&self) -> u32 {
+        match self {
+            KernelKey::Attention(key) => key.workgroup_size(),
+            KernelKey::Elementwise(key) => key.workgroup_size(),
+            KernelKey::Fill(key) => key.size,
+            KernelKey::Gather(key) => key.size,
+            KernelKey::Matmul(key) => key.workgroup_size(),
+            KernelKey::Norm(key) => key.size,
+            KernelKey::Reduce(key) => key.size,
+            KernelKey::Softmax(key) => key.size,
+        }
+    }
 }
 
 /// How a kernel touches a storage binding.
@@ -53,6 +162,14 @@ pub struct Launch<T> {
     pub operands: Vec<Operand<T>>,
     /// Its cost.
     pub estimate: Estimate,
+}
+
+impl<T> Launch<T> {
+    /// The same launch over tensors that are named otherwise.
+    pub fn map<U>(self, name: impl Fn(T) -> U) -> Launch<U> {
+        let operands = self.operands.into_iter().map(|o| Operand { tensor: name(o.tensor), offset: o.offset, bytes: o.bytes });
+        Launch { operands: operands.collect(), key: self.key, params: self.params, groups: self.groups, estimate: self.estimate }
+    }
 }
 
 /// A strided look at a dense tensor, in elements.

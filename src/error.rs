@@ -1,0 +1,92 @@
+//! In: each stage's own error; out: [`Error`], the one that the public API returns.
+
+use crate::gpu::GpuError;
+use crate::graph::{GraphError, TensorType};
+use crate::model::{CheckpointError, ConfigError, ModelError, VocabularyError};
+use crate::plan::PlanError;
+use crate::select::SelectError;
+use thiserror::Error;
+
+/// What a call of the library can fail with.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A graph cannot be built or rewritten.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// A model's sizes do not fit.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// A checkpoint is malformed or does not fit the model.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// A config file is malformed.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A text holds what the vocabulary lacks.
+    #[error(transparent)]
+    Vocabulary(#[from] VocabularyError),
+    /// A node cannot run on this device.
+    #[error(transparent)]
+    Select(#[from] SelectError),
+    /// A memory plan does not hold: a fault in kiln.
+    #[error("the memory plan does not hold, which is a fault in kiln: {0}")]
+    Plan(#[from] PlanError),
+    /// The device fails.
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    /// A parameter that the graph reads is not given.
+    #[error("parameter \"{name}\" ({expected}) is not given; load a checkpoint that has it or initialise it")]
+    MissingParameter {
+        /// Its name.
+        name: String,
+        /// Its type.
+        expected: TensorType,
+    },
+    /// A given parameter has another shape.
+    #[error("parameter \"{name}\": expected {expected}, got {got}")]
+    ParameterType {
+        /// Its name.
+        name: String,
+        /// What the graph declares.
+        expected: TensorType,
+        /// What came.
+        got: TensorType,
+    },
+    /// An input, state or output of this name does not exist, or is missing.
+    #[error("{kind} \"{name}\" {what}; the program's {kind}s are: {known}")]
+    Name {
+        /// Input, state or output.
+        kind: &'static str,
+        /// The name.
+        name: String,
+        /// What is wrong.
+        what: &'static str,
+        /// The names there are.
+        known: String,
+    },
+    /// An input has another type than the graph declares.
+    #[error("input \"{name}\": the program was compiled for {expected}, got {got}; compile one for this shape, or pad")]
+    InputType {
+        /// Its name.
+        name: String,
+        /// What the graph declares.
+        expected: TensorType,
+        /// What came.
+        got: TensorType,
+    },
+    /// An input indexes past the end.
+    #[error("input \"{name}\": element {element} is {value}, but \"{reader}\" takes 0 to {}", bound - 1)]
+    Index {
+        /// Its name.
+        name: String,
+        /// Position of the value, row-major.
+        element: usize,
+        /// The value.
+        value: i64,
+        /// Values are less than this.
+        bound: usize,
+        /// The node that indexes with it.
+        reader: String,
+    },
+}

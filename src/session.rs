@@ -1,0 +1,424 @@
+//! In: a graph, its parameters and options; out: a [`Program`] on a device, then the results of its runs. Reads top to
+//! bottom as the way of the data: lift, fuse, select, plan, record, gpu, trace.
+
+use crate::caps::DeviceCaps;
+use crate::error::Error;
+use crate::fuse::{FuseLimits, FuseReport, fuse};
+use crate::gpu::{AdapterChoice, AdapterInfo, Executable, ExecutableOptions, Gpu, Pending, Submission};
+use crate::graph::{DType, Graph, Storage, TensorType};
+use crate::lift::lift;
+use crate::model::ParamSource;
+use crate::plan::{MemoryPlan, audit, plan};
+use crate::record::{BufferPort, Recording, lower};
+use crate::select::{Selected, Weight, select};
+use crate::tensor::Tensor;
+use crate::trace::{Span, Trace, VERSION};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// How a graph is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// As written: one dispatch an op, one submit a dispatch, none waited for.
+    Eager,
+    /// As written, in one submit.
+    Recorded,
+    /// Lifted and fused, in one submit.
+    #[default]
+    Fused,
+}
+
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Mode::Eager => "eager",
+            Mode::Recorded => "recorded",
+            Mode::Fused => "fused",
+        })
+    }
+}
+
+/// What [`Session::compile`] does.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CompileOptions {
+    /// How the graph is run.
+    pub mode: Mode,
+    /// In [`Mode::Fused`]: whether composite ops are found.
+    pub lift: bool,
+    /// In [`Mode::Fused`]: whether ops are fused.
+    pub fuse: bool,
+    /// Whether temporaries share memory.
+    pub alias: bool,
+    /// Whether naga's run-time checks are compiled into kernels.
+    pub checked: bool,
+    /// Whether memory that the program has not written is NaN at first: a read of it shows in the results.
+    pub poison: bool,
+    /// Limits to stay within, tighter than the device's own.
+    pub limits: Option<DeviceCaps>,
+}
+
+impl Default for CompileOptions {
+    fn default() -> Self {
+        CompileOptions { mode: Mode::Fused, lift: true, fuse: true, alias: true, checked: false, poison: false, limits: None }
+    }
+}
+
+impl CompileOptions {
+    /// The defaults in another mode.
+    pub fn mode(mode: Mode) -> Self {
+        CompileOptions { mode, ..Self::default() }
+    }
+}
+
+/// An open device that programs are compiled for. Clones share it.
+#[derive(Clone)]
+pub struct Session {
+    gpu: Gpu,
+}
+
+impl Session {
+    /// Opens an adapter.
+    ///
+    /// # Errors
+    /// If there is none, or none of that name: the error lists what was found.
+    pub async fn open(choice: &AdapterChoice) -> Result<Session, Error> {
+        Ok(Session { gpu: Gpu::open(choice).await? })
+    }
+
+    /// [`Session::open`], waiting on this thread.
+    ///
+    /// # Errors
+    /// See [`Session::open`].
+    pub fn open_blocking(choice: &AdapterChoice) -> Result<Session, Error> {
+        pollster::block_on(Session::open(choice))
+    }
+
+    /// The adapter in words.
+    pub fn adapter(&self) -> &AdapterInfo {
+        self.gpu.info()
+    }
+
+    /// The device's limits and features.
+    pub fn caps(&self) -> &DeviceCaps {
+        self.gpu.caps()
+    }
+
+    /// The device.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// Makes a program of a graph: everything that does not change from run to run happens here.
+    ///
+    /// # Errors
+    /// If a node cannot run within the device's limits, a parameter is missing or of another shape, or the device
+    /// fails.
+    pub fn compile(&self, graph: &Graph, params: &dyn ParamSource, options: &CompileOptions) -> Result<Program, Error> {
+        let caps = options.limits.as_ref().map_or(self.caps().clone(), |l| self.caps().within(l));
+        let compiled = compile(graph, &caps, options)?;
+        let shader_options = ExecutableOptions { checked: options.checked, poison: options.poison };
+        tracing::debug!(target: "kiln::graph", "\n{}", compiled.graph);
+        tracing::debug!(target: "kiln::memory", "\n{}\n{}", compiled.selected, compiled.plan);
+        let executable = Executable::new(&self.gpu, compiled.recording.clone(), shader_options)?;
+        for (weight, buffer) in compiled.selected.weights.iter().zip(&compiled.recording.weights) {
+            let bytes = weight_bytes(weight, compiled.graph.layout.get(weight.storage), params)?;
+            executable.write(*buffer, 0, &bytes)?;
+        }
+        let program = Program { executable, compiled, mode: options.mode };
+        for state in &program.executable.recording().states {
+            program.executable.write(state.buffer, state.offset, Tensor::zeros(state.port.ty.clone()).bytes())?;
+        }
+        Ok(program)
+    }
+}
+
+/// Everything that is decided about a graph without a device.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// The graph as it is run.
+    pub graph: Graph,
+    /// What was lifted and fused.
+    pub report: FuseReport,
+    /// Kernels and tensors.
+    pub selected: Selected,
+    /// Where tensors live.
+    pub plan: MemoryPlan,
+    /// What is done.
+    pub recording: Recording,
+}
+
+/// Lifts, fuses, selects, plans and records for a device of these caps.
+///
+/// # Errors
+/// If a node cannot run within the caps.
+pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Result<Compiled, Error> {
+    graph.verify()?;
+    let mut report = FuseReport::default();
+    let mut graph = graph.clone();
+    if options.mode == Mode::Fused && options.lift {
+        let (lifted, found) = lift(&graph)?;
+        (graph, report) = (lifted, found);
+    }
+    if options.mode == Mode::Fused && options.fuse {
+        let limits = FuseLimits { max_inputs: caps.max_storage_buffers as usize - 1 };
+        let (fused, found) = fuse(&graph, &limits)?;
+        graph = fused;
+        report.extend(found);
+    }
+    let selected = select(&graph, caps)?;
+    let plan = plan(&selected, options.alias);
+    audit(&selected, &plan)?;
+    let recording = lower(&selected, &plan, caps);
+    Ok(Compiled { graph, report, selected, plan, recording })
+}
+
+/// The bytes of a weight's tensor: its storage's parameters one after the other, transposed if select says so.
+fn weight_bytes(weight: &Weight, storage: &Storage, params: &dyn ParamSource) -> Result<Vec<u8>, Error> {
+    let size = storage.dtype.size();
+    let mut whole = Vec::with_capacity(storage.shape.elements() * size);
+    for part in &storage.parts {
+        let expected = TensorType { dtype: storage.dtype, shape: part.shape.clone() };
+        let Some(given) = params.get(&part.name) else {
+            return Err(Error::MissingParameter { name: part.name.clone(), expected });
+        };
+        if given.shape() != &part.shape {
+            return Err(Error::ParameterType { name: part.name.clone(), expected, got: given.ty().clone() });
+        }
+        match given.dtype() == storage.dtype {
+            true => whole.extend_from_slice(given.bytes()),
+            false => whole.extend_from_slice(given.cast(storage.dtype).bytes()),
+        }
+    }
+    let Some(columns) = &weight.columns else { return Ok(whole) };
+    let k = storage.shape.dims()[1];
+    let rows = &whole[columns.start * k * size..columns.end * k * size];
+    Ok(match size {
+        2 => bytemuck::cast_slice(&transpose::<u16>(bytemuck::cast_slice(rows), columns.len(), k)).to_vec(),
+        _ => bytemuck::cast_slice(&transpose::<u32>(&bytemuck::pod_collect_to_vec(rows), columns.len(), k)).to_vec(),
+    })
+}
+
+/// (n, k) to (k, n), in square blocks that stay in cache.
+fn transpose<T: Copy + Default>(from: &[T], n: usize, k: usize) -> Vec<T> {
+    const BLOCK: usize = 32;
+    let mut to = vec![T::default(); n * k];
+    for n0 in (0..n).step_by(BLOCK) {
+        for k0 in (0..k).step_by(BLOCK) {
+            for j in n0..n.min(n0 + BLOCK) {
+                for i in k0..k.min(k0 + BLOCK) {
+                    to[i * n + j] = from[j * k + i];
+                }
+            }
+        }
+    }
+    to
+}
+
+/// A graph on a device, ready to run.
+pub struct Program {
+    executable: Executable,
+    compiled: Compiled,
+    mode: Mode,
+}
+
+/// The results of a run by output name.
+pub type Outputs = BTreeMap<String, Tensor>;
+
+impl Program {
+    /// What was decided when it was compiled.
+    pub fn compiled(&self) -> &Compiled {
+        &self.compiled
+    }
+
+    /// What was lifted and fused, in words.
+    pub fn report(&self) -> &FuseReport {
+        &self.compiled.report
+    }
+
+    /// Where tensors live.
+    pub fn plan(&self) -> &MemoryPlan {
+        &self.compiled.plan
+    }
+
+    /// How it is run.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Dispatches of a run.
+    pub fn dispatches(&self) -> usize {
+        self.compiled.recording.dispatches.len()
+    }
+
+    /// Starts a run and returns at once; several may be in flight, and each keeps its own results.
+    ///
+    /// # Errors
+    /// If inputs are missing, unknown, of another type or index past an end; if the device fails.
+    pub fn submit(&self, inputs: &[(&str, &Tensor)]) -> Result<Run<'_>, Error> {
+        self.start(inputs, Submission { eager: self.mode == Mode::Eager, profile: false, read: true })
+    }
+
+    /// As [`Program::submit`], but outputs stay on the device and are not given back: for measuring, and for programs
+    /// whose results are state.
+    ///
+    /// # Errors
+    /// See [`Program::submit`].
+    pub fn submit_unread(&self, inputs: &[(&str, &Tensor)]) -> Result<Run<'_>, Error> {
+        self.start(inputs, Submission { eager: self.mode == Mode::Eager, profile: false, read: false })
+    }
+
+    /// Runs once, waiting on this thread.
+    ///
+    /// # Errors
+    /// See [`Program::submit`].
+    pub fn run(&self, inputs: &[(&str, &Tensor)]) -> Result<Outputs, Error> {
+        self.submit(inputs)?.wait()
+    }
+
+    /// Runs once with timestamps.
+    ///
+    /// # Errors
+    /// See [`Program::submit`].
+    pub fn trace(&self, inputs: &[(&str, &Tensor)]) -> Result<(Outputs, Trace), Error> {
+        self.start(inputs, Submission { eager: self.mode == Mode::Eager, profile: true, read: true })?.wait_traced()
+    }
+
+    /// Sets a state.
+    ///
+    /// # Errors
+    /// If there is no such state or its type differs.
+    pub fn write_state(&self, name: &str, value: &Tensor) -> Result<(), Error> {
+        let states = &self.executable.recording().states;
+        let state = find("state", states, name)?;
+        if state.port.ty != *value.ty() {
+            return Err(Error::InputType { name: name.into(), expected: state.port.ty.clone(), got: value.ty().clone() });
+        }
+        Ok(self.executable.write(state.buffer, state.offset, value.bytes())?)
+    }
+
+    /// Reads a state as the last submitted run leaves it.
+    ///
+    /// # Errors
+    /// If there is no such state; if the device fails.
+    pub fn read_state(&self, name: &str) -> Result<Tensor, Error> {
+        let state = find("state", &self.executable.recording().states, name)?;
+        let bytes = self.executable.read(state.buffer, state.offset, state.port.ty.bytes())?;
+        Ok(Tensor::from_bytes(state.port.ty.clone(), bytes))
+    }
+
+    fn start(&self, inputs: &[(&str, &Tensor)], how: Submission) -> Result<Run<'_>, Error> {
+        let begin = Instant::now();
+        let ports = &self.executable.recording().inputs;
+        for (name, _) in inputs {
+            find("input", ports, name)?;
+        }
+        let bytes = ports.iter().map(|port| checked_input(port, inputs, ports)).collect::<Result<Vec<&[u8]>, Error>>()?;
+        let pending = self.executable.submit(&bytes, how)?;
+        Ok(Run { program: self, pending, begin })
+    }
+}
+
+fn find<'a>(kind: &'static str, ports: &'a [BufferPort], name: &str) -> Result<&'a BufferPort, Error> {
+    ports.iter().find(|p| p.port.name == name).ok_or_else(|| unknown(kind, "does not exist", ports, name))
+}
+
+fn unknown(kind: &'static str, what: &'static str, ports: &[BufferPort], name: &str) -> Error {
+    let known: Vec<String> = ports.iter().map(|p| format!("{} {}", p.port.name, p.port.ty)).collect();
+    let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+    Error::Name { kind, name: name.into(), what, known }
+}
+
+/// The bytes of an input, once its type and what it indexes are checked.
+fn checked_input<'a>(port: &BufferPort, inputs: &[(&str, &'a Tensor)], ports: &[BufferPort]) -> Result<&'a [u8], Error> {
+    let name = &port.port.name;
+    let Some((_, tensor)) = inputs.iter().find(|(n, _)| n == name) else {
+        return Err(unknown("input", "is missing", ports, name));
+    };
+    if *tensor.ty() != port.port.ty {
+        return Err(Error::InputType { name: name.clone(), expected: port.port.ty.clone(), got: tensor.ty().clone() });
+    }
+    if let Some((bound, reader)) = &port.port.bound {
+        let signed = tensor.dtype() == DType::I32;
+        for (element, word) in tensor.bytes().chunks_exact(4).enumerate() {
+            let word = [word[0], word[1], word[2], word[3]];
+            let value = if signed { i64::from(i32::from_le_bytes(word)) } else { i64::from(u32::from_le_bytes(word)) };
+            if value < 0 || value >= *bound as i64 {
+                return Err(Error::Index { name: name.clone(), element, value, bound: *bound, reader: reader.clone() });
+            }
+        }
+    }
+    Ok(tensor.bytes())
+}
+
+/// A run in flight.
+pub struct Run<'a> {
+    program: &'a Program,
+    pending: Pending<'a>,
+    begin: Instant,
+}
+
+impl Run<'_> {
+    /// Nanoseconds that the host took to encode and submit.
+    pub fn encode_ns(&self) -> u64 {
+        self.pending.encode_ns
+    }
+
+    /// Command buffers submitted.
+    pub fn submits(&self) -> u64 {
+        self.pending.submits
+    }
+
+    /// Waits on this thread.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn wait(self) -> Result<Outputs, Error> {
+        let (ports, finished) = (&self.program.executable.recording().outputs, self.pending.wait()?);
+        Ok(outputs(ports, finished.outputs))
+    }
+
+    /// Waits without blocking the caller's thread.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub async fn finish(self) -> Result<Outputs, Error> {
+        let ports = &self.program.executable.recording().outputs;
+        Ok(outputs(ports, self.pending.finish().await?.outputs))
+    }
+
+    fn wait_traced(self) -> Result<(Outputs, Trace), Error> {
+        let program = self.program;
+        let recording = program.executable.recording();
+        let (encode_ns, submits, passes) = (self.pending.encode_ns, self.pending.submits, self.pending.passes);
+        let finished = self.pending.wait()?;
+        let wall_ns = self.begin.elapsed().as_nanos() as u64;
+        let spans = recording.dispatches.iter().enumerate().map(|(i, d)| Span {
+            name: d.name.clone(),
+            kernel: recording.kernels[d.kernel].name().into(),
+            grid: d.grid,
+            flops: d.estimate.flops,
+            bytes: d.estimate.bytes,
+            time: finished.times.get(i).copied().flatten(),
+        });
+        let info = program.executable.gpu().info();
+        let trace = Trace {
+            version: VERSION,
+            adapter: info.name.clone(),
+            driver: format!("{}, {}", info.backend, info.driver),
+            mode: program.mode.to_string(),
+            submits,
+            passes,
+            profiling_split_passes: passes > submits,
+            spans: spans.collect(),
+            encode_ns,
+            wall_ns,
+        };
+        tracing::debug!(target: "kiln::timings", "\n{trace}");
+        Ok((outputs(&recording.outputs, finished.outputs), trace))
+    }
+}
+
+fn outputs(ports: &[BufferPort], bytes: Vec<Vec<u8>>) -> Outputs {
+    let tensor = |(p, b): (&BufferPort, Vec<u8>)| (!b.is_empty() || p.port.ty.bytes() == 0).then(|| (p.port.name.clone(), Tensor::from_bytes(p.port.ty.clone(), b)));
+    ports.iter().zip(bytes).filter_map(tensor).collect()
+}
