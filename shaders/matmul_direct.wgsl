@@ -19,12 +19,12 @@ fn main(
     }
     let tiles = p.tiles_m * p.tiles_n;
     let tile = group % tiles;
-    let row0 = tile % p.tiles_m * {{ tm }}u;
+    let first = tile % p.tiles_m * {{ tm }}u;
     let col0 = tile / p.tiles_m * {{ bn }}u + lane * 4u;
     let s = bases(group / tiles);
 {% for i in range(tm) %}
     // rows past the end repeat the last one and are not stored
-    let row{{ i }} = min(row0 + {{ i }}u, p.m - 1u);
+    let row{{ i }} = min(first + {{ i }}u, p.m - 1u);
 {% for j in range(tn // 4) %}
     var acc{{ i }}_{{ j }} = vec4<f32>(0.0);
 {% endfor %}
@@ -58,7 +58,7 @@ fn main(
     }
 {% for i in range(tm) %}
 {% for j in range(tn // 4) %}
-    finish(s, row0 + {{ i }}u, col0 + {{ j * 4 * threads }}u, acc{{ i }}_{{ j }});
+    finish(s, first + {{ i }}u, col0 + {{ j * 4 * threads }}u, acc{{ i }}_{{ j }});
 {% endfor %}
 {% endfor %}
 }

@@ -1,0 +1,61 @@
+//! Runs every model of a folder of reference data through kiln, as written and fused, and prints how far it is from
+//! PyTorch in float64. Exits with 1 above a relative error of 1e-5, if a text differs, or if there is nothing to run.
+
+mod check;
+
+use check::{TOLERANCE, Verdict, check, find};
+use clap::Parser;
+use kiln::gpu::AdapterChoice;
+use kiln::session::Session;
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(about = "Compares kiln with reference data")]
+struct Args {
+    /// Folder with NAME.json, NAME.weights.safetensors and NAME.expected.safetensors.
+    dir: PathBuf,
+    /// Part of the adapter's name.
+    #[arg(long)]
+    adapter: Option<String>,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
+    let configs = find(&args.dir)?;
+    if configs.is_empty() {
+        return Err(format!("{}: no NAME.json with weights and expected tensors or greedy texts", args.dir.display()).into());
+    }
+    let choice = args.adapter.clone().map_or(AdapterChoice::Best, AdapterChoice::Named);
+    let session = Session::open_blocking(&choice)?;
+    println!("adapter: {}", session.adapter());
+    println!("{:<16} {:<9} {:>7} {:>10}  {:<34} ‖out − ref‖/‖ref‖", "model", "mode", "submits", "dispatches", "quantity");
+    let mut passed = true;
+    for config in configs {
+        for row in check(&session, &config)? {
+            let words = match &row.verdict {
+                Verdict::Error(e) => format!("{e:.2e}"),
+                Verdict::Text(None) => "text reproduced".into(),
+                Verdict::Text(Some(at)) => format!("text differs at character {at}"),
+                Verdict::Skipped(why) => format!("skipped: {why}"),
+            };
+            let mark = if row.verdict.passes() { "" } else { "  FAILED" };
+            let mode = row.mode.to_string();
+            println!("{:<16} {mode:<9} {:>7} {:>10}  {:<34} {words}{mark}", row.name, row.cost.0, row.cost.1, row.quantity);
+            passed &= row.verdict.passes();
+        }
+    }
+    println!("{}", if passed { format!("all within {TOLERANCE:e}") } else { "FAILED".into() });
+    Ok(passed)
+}
