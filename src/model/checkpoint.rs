@@ -36,15 +36,12 @@ impl Checkpoint {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, CheckpointError> {
         let path = path.as_ref().to_owned();
         let io = |source| CheckpointError::Io { path: path.clone(), source };
-        let file = File::open(&path).map_err(io)?;
-        let length = file.metadata().map_err(io)?.len();
-        if length < 8 {
-            return Err(CheckpointError::Short { path, got: length });
-        }
-        let map = map(&file).map_err(io)?;
-        let (mut prefix, file) = ([0; 8], map.len() as u64);
-        prefix.copy_from_slice(&map[..8]);
-        let header = u64::from_le_bytes(prefix);
+        let map = map(&File::open(&path).map_err(io)?).map_err(io)?;
+        let file = map.len() as u64;
+        let Some((prefix, _)) = map.split_first_chunk::<8>() else {
+            return Err(CheckpointError::Short { path, got: file });
+        };
+        let header = u64::from_le_bytes(*prefix);
         if header > MAX_HEADER {
             return Err(CheckpointError::HeaderTooLarge { path, got: header, limit: MAX_HEADER });
         }

@@ -1,7 +1,7 @@
 //! In: [`DnnConfig`]; out: the graph of the seed's deep or wide network. Knows graph's builder only.
 
 use super::ModelError;
-use super::layer::{Linear, check_dtype, check_size};
+use super::layer::{Linear, check_dtype, check_size, relu};
 use crate::graph::{Builder, DType, Graph, TensorType, ValueId};
 
 /// Sizes of a DNN.
@@ -92,7 +92,7 @@ impl Dnn {
             let outputs = if i == last { c.out_size } else { c.width };
             let linear = Linear { inputs, outputs, bias: true, dtype: self.dtype };
             y = linear.build(b, &format!("layers.{}", 2 * i), y)?;
-            y = b.scope(&format!("layers.{}", 2 * i + 1), |b| b.relu(y))?;
+            y = relu(b, &format!("layers.{}", 2 * i + 1), y)?;
         }
         Ok(y)
     }

@@ -1,7 +1,7 @@
 //! In: [`GptliteConfig`]; out: the graph of the seed's GPT, written as the seed writes it. Knows graph's builder only.
 
 use super::ModelError;
-use super::layer::{Linear, check_dtype, check_size, embedding, layernorm};
+use super::layer::{Linear, check_dtype, check_size, embedding, layernorm, relu};
 use crate::graph::{Builder, DType, Graph, TensorType, ValueId};
 
 /// PyTorch's default ε of `nn.LayerNorm`.
@@ -197,7 +197,7 @@ impl Gptlite {
     fn feed_forward(&self, b: &mut Builder, x: ValueId) -> Result<ValueId, ModelError> {
         let wide = 4 * self.config.n_embd;
         let h = self.linear(self.config.n_embd, wide, true).build(b, "0", x)?; // (B, S, 4·E)
-        let h = b.scope("1", |b| b.relu(h))?;
+        let h = relu(b, "1", h)?;
         self.linear(wide, self.config.n_embd, true).build(b, "2", h)
     }
 }

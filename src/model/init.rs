@@ -150,3 +150,114 @@ fn write_pairs(bytes: &mut [u8], dtype: DType, mut pair: impl FnMut() -> (f32, f
 fn fnv1a(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(dtype: DType, parameters: &[(&str, &[usize])]) -> ParamLayout {
+        let mut layout = ParamLayout::default();
+        for (name, dims) in parameters {
+            layout.add(name, dtype, (*dims).into());
+        }
+        layout
+    }
+
+    fn gpt(dtype: DType) -> ParamLayout {
+        let parameters: [(&str, &[usize]); 8] = [
+            ("token_embedding_table.weight", &[65, 300]),
+            ("blocks.0.ln1.weight", &[300]),
+            ("blocks.0.ln1.bias", &[300]),
+            ("blocks.0.ffwd.net.0.weight", &[1200, 300]),
+            ("blocks.0.ffwd.net.0.bias", &[1200]),
+            ("ln.weight", &[300]),
+            ("ln.bias", &[300]),
+            ("lm_head.weight", &[65, 300]),
+        ];
+        layout(dtype, &parameters)
+    }
+
+    fn moments(t: &Tensor) -> (f64, f64, f64) {
+        let v = t.to_f64();
+        let n = v.len() as f64;
+        let mean = v.iter().sum::<f64>() / n;
+        let deviation = (v.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n).sqrt();
+        (mean, deviation, v.iter().fold(0.0, |a, x| a.max(x.abs())))
+    }
+
+    /// Mean and deviation lie within five of their standard errors, the largest near where it may be.
+    fn assert_spread(t: &Tensor, deviation: f64, most: f64) {
+        let (mean, got, largest) = moments(t);
+        let root = (t.shape().elements() as f64).sqrt();
+        assert!(mean.abs() < 5.0 * deviation / root, "mean {mean}");
+        assert!((got / deviation - 1.0).abs() < 5.0 / root, "deviation {got}, expected {deviation}");
+        assert!(largest <= most && largest > 0.9 * most.min(3.0 * deviation), "largest {largest}, at most {most}");
+    }
+
+    #[test]
+    fn default_is_pytorchs() {
+        let p = init(&gpt(DType::F32), Init::Default, 7).unwrap();
+        let bound = 300f64.powf(-0.5);
+        assert_spread(&p["token_embedding_table.weight"], 1.0, 5.78);
+        for name in ["blocks.0.ffwd.net.0.weight", "blocks.0.ffwd.net.0.bias", "lm_head.weight"] {
+            assert_spread(&p[name], bound / 3f64.sqrt(), bound * (1.0 + 1e-6));
+        }
+        for name in ["blocks.0.ln1", "ln"] {
+            assert!(p[&format!("{name}.weight")].to_f64().iter().all(|v| *v == 1.0));
+            assert!(p[&format!("{name}.bias")].to_f64().iter().all(|v| *v == 0.0));
+        }
+    }
+
+    #[test]
+    fn he_keeps_scale_and_has_no_bias() {
+        let p = init(&gpt(DType::F32), Init::He, 7).unwrap();
+        let deviation = (2.0 / 300f64).sqrt();
+        assert_spread(&p["blocks.0.ffwd.net.0.weight"], deviation, 5.78 * deviation);
+        assert!(p["blocks.0.ffwd.net.0.bias"].to_f64().iter().all(|v| *v == 0.0));
+        assert_spread(&p["token_embedding_table.weight"], 1.0, 5.78);
+    }
+
+    #[test]
+    fn values_depend_on_seed_and_name_alone() {
+        let all = init(&gpt(DType::F32), Init::Default, 7).unwrap();
+        let one = init(&layout(DType::F32, &[("lm_head.weight", &[65, 300])]), Init::Default, 7).unwrap();
+        assert!(one["lm_head.weight"] == all["lm_head.weight"]);
+        let renamed = init(&layout(DType::F32, &[("head.weight", &[65, 300])]), Init::Default, 7).unwrap();
+        assert!(renamed["head.weight"] != all["lm_head.weight"]);
+        let reseeded = init(&gpt(DType::F32), Init::Default, 8).unwrap();
+        assert!(reseeded["lm_head.weight"] != all["lm_head.weight"]);
+    }
+
+    #[test]
+    fn f16_is_f32_rounded_also_for_an_odd_number() {
+        let parameters: [(&str, &[usize]); 2] = [("a.weight", &[3, 5]), ("a.bias", &[3])];
+        let full = init(&layout(DType::F32, &parameters), Init::Default, 1).unwrap();
+        let half = init(&layout(DType::F16, &parameters), Init::Default, 1).unwrap();
+        for name in ["a.weight", "a.bias"] {
+            assert!(half[name] == full[name].cast(DType::F16));
+        }
+    }
+
+    #[test]
+    fn packing_changes_nothing() {
+        let mut packed = ParamLayout::default();
+        let q = packed.add("q.weight", DType::F32, [4, 8].into());
+        let k = packed.add("k.weight", DType::F32, [4, 8].into());
+        let before = init(&packed, Init::He, 3).unwrap();
+        packed.pack("qk", &[q, k]);
+        assert!(init(&packed, Init::He, 3).unwrap() == before);
+    }
+
+    #[test]
+    fn a_parameter_without_a_rule_is_named() {
+        let unknown = layout(DType::F32, &[("conv.weight", &[4, 3, 3])]);
+        assert_eq!(
+            init(&unknown, Init::He, 0).unwrap_err().to_string(),
+            "parameter \"conv.weight\" (4, 3, 3) has no rule of initialisation; expected an embedding table (V, E), \
+             the weight or bias (E) of a norm named ln, ln1, …, a linear's weight (out, in), or a bias beside one"
+        );
+        for lone in [("a.bias", &[4usize][..]), ("weight", &[4, 4])] {
+            assert!(matches!(init(&layout(DType::F32, &[lone]), Init::He, 0), Err(ModelError::Init { .. })));
+        }
+    }
+}

@@ -47,6 +47,11 @@ pub(super) fn embedding(
     })
 }
 
+/// `nn.ReLU()`.
+pub(super) fn relu(b: &mut Builder, name: &str, x: ValueId) -> Result<ValueId, ModelError> {
+    b.scope(name, |b| Ok(b.relu(x)?))
+}
+
 /// Models compute in f32 or f16.
 pub(super) fn check_dtype(dtype: DType) -> Result<(), ModelError> {
     match dtype {

@@ -90,7 +90,7 @@ mod tests {
         let v = Vocabulary::new(vec!['\n', 'a', 'é', 'z']).unwrap();
         assert_eq!(v.encode("zé\na").unwrap(), [3, 2, 0, 1]);
         assert_eq!(v.decode(&[3, 2, 0, 1]).unwrap(), "zé\na");
-        assert_eq!(v.encode("").unwrap(), []);
+        assert!(v.encode("").unwrap().is_empty());
     }
 
     #[test]
