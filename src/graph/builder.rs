@@ -1,6 +1,8 @@
 //! In: a model's calls, one an op; out: a [`Graph`]. Every call infers its result's type and names what does not fit.
 
-use super::{AttentionAttrs, Binary, DType, Extreme, Graph, GraphError, Op, Reduction, Scalar, Shape, TensorType, Unary, ValueId};
+use super::{
+    AttentionAttrs, Binary, DType, Extreme, Graph, GraphError, Op, Reduction, Scalar, Shape, TensorType, Unary, ValueId,
+};
 
 type Value = Result<ValueId, GraphError>;
 
@@ -268,8 +270,24 @@ impl Builder {
 
     /// Attention over heads that lie side by side in the width; see [`Op::Attention`].
     #[allow(clippy::too_many_arguments, reason = "each is an operand of the op")]
-    pub fn attention(&mut self, q: ValueId, k: ValueId, v: ValueId, heads: usize, scale: f32, causal: bool, mask: Option<ValueId>, lengths: Option<ValueId>) -> Value {
-        let attrs = AttentionAttrs { heads, scale: Scalar::from(scale), causal, mask: mask.is_some(), lengths: lengths.is_some() };
+    pub fn attention(
+        &mut self,
+        q: ValueId,
+        k: ValueId,
+        v: ValueId,
+        heads: usize,
+        scale: f32,
+        causal: bool,
+        mask: Option<ValueId>,
+        lengths: Option<ValueId>,
+    ) -> Value {
+        let attrs = AttentionAttrs {
+            heads,
+            scale: Scalar::from(scale),
+            causal,
+            mask: mask.is_some(),
+            lengths: lengths.is_some(),
+        };
         let mut inputs = vec![q, k, v];
         inputs.extend(mask);
         inputs.extend(lengths);

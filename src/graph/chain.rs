@@ -82,7 +82,13 @@ impl Chain {
     }
 
     /// Evaluates the chain on one element of each input; a Bool input is 0 or 1.
-    pub fn eval(&self, inputs: &[f64], round_f16: impl Fn(f64) -> f64, unary: impl Fn(Unary, f64) -> f64, binary: impl Fn(Binary, f64, f64) -> f64) -> f64 {
+    pub fn eval(
+        &self,
+        inputs: &[f64],
+        round_f16: impl Fn(f64) -> f64,
+        unary: impl Fn(Unary, f64) -> f64,
+        binary: impl Fn(Binary, f64, f64) -> f64,
+    ) -> f64 {
         let mut values = Vec::with_capacity(self.steps.len());
         let get = |values: &[f64], r: Ref| match r {
             Ref::Input(i) => inputs[i],

@@ -17,7 +17,12 @@ pub struct MatmulDims {
 }
 
 /// Sizes of a product of two shapes of rank ≥ 2; `Err` says what does not fit, and at which dimension.
-pub fn matmul_dims(a: &Shape, b: &Shape, transpose_a: bool, transpose_b: bool) -> Result<MatmulDims, (String, Option<usize>)> {
+pub fn matmul_dims(
+    a: &Shape,
+    b: &Shape,
+    transpose_a: bool,
+    transpose_b: bool,
+) -> Result<MatmulDims, (String, Option<usize>)> {
     let (ra, rb) = (a.rank(), b.rank());
     if ra < 2 || rb < 2 {
         return Err(("both operands need at least two dimensions".into(), None));
@@ -77,11 +82,24 @@ impl Ctx<'_> {
     }
 
     fn shapes(&self, what: impl Into<String>, left: &Shape, right: &Shape, dim: Option<usize>) -> GraphError {
-        GraphError::Shapes { op: self.op, node: self.node.into(), what: what.into(), left: left.clone(), right: right.clone(), dim }
+        GraphError::Shapes {
+            op: self.op,
+            node: self.node.into(),
+            what: what.into(),
+            left: left.clone(),
+            right: right.clone(),
+            dim,
+        }
     }
 
     fn attribute(&self, what: &'static str, expected: impl ToString, got: impl ToString) -> GraphError {
-        GraphError::Attribute { op: self.op, node: self.node.into(), what, expected: expected.to_string(), got: got.to_string() }
+        GraphError::Attribute {
+            op: self.op,
+            node: self.node.into(),
+            what,
+            expected: expected.to_string(),
+            got: got.to_string(),
+        }
     }
 
     fn axis(&self, axis: usize) -> Result<(), GraphError> {
@@ -192,7 +210,8 @@ impl Ctx<'_> {
         if k != v {
             return Err(self.shapes("k and v differ", k, v, None));
         }
-        let ([b, sq, width], [kb, sk, kw]) = ([q.dims()[0], q.dims()[1], q.dims()[2]], [k.dims()[0], k.dims()[1], k.dims()[2]]);
+        let ([b, sq, width], [kb, sk, kw]) =
+            ([q.dims()[0], q.dims()[1], q.dims()[2]], [k.dims()[0], k.dims()[1], k.dims()[2]]);
         if b != kb || width != kw {
             return Err(self.shapes("q and k differ", q, k, Some(if b != kb { 0 } else { 2 })));
         }
@@ -219,7 +238,11 @@ pub fn infer(op: &Op, node: &str, inputs: &[&TensorType], layout: &ParamLayout) 
     let c = Ctx { op: op.name(), node, inputs };
     let with = |dtype, shape: Shape| Ok(vec![TensorType { dtype, shape }]);
     match op {
-        Op::Input => Err(GraphError::Invalid { op: c.op, node: node.into(), what: "an input's type is given, not inferred".into() }),
+        Op::Input => Err(GraphError::Invalid {
+            op: c.op,
+            node: node.into(),
+            what: "an input's type is given, not inferred".into(),
+        }),
         Op::Parameter(id) => {
             c.arity(0..=0)?;
             let s = layout.get(*id);
@@ -246,7 +269,12 @@ pub fn infer(op: &Op, node: &str, inputs: &[&TensorType], layout: &ParamLayout) 
             if inputs.len() == 3 {
                 c.same(2, 0)?;
                 if inputs[2].shape.dims() != [ty.shape.last()] {
-                    return Err(c.shapes("the bias must be a vector of the output size", &ty.shape, &inputs[2].shape, Some(ty.shape.rank() - 1)));
+                    return Err(c.shapes(
+                        "the bias must be a vector of the output size",
+                        &ty.shape,
+                        &inputs[2].shape,
+                        Some(ty.shape.rank() - 1),
+                    ));
                 }
             }
             Ok(vec![ty])
@@ -255,7 +283,11 @@ pub fn infer(op: &Op, node: &str, inputs: &[&TensorType], layout: &ParamLayout) 
             c.arity(epilogue.arity + 1..=epilogue.arity + 1)?;
             c.chain(epilogue)?;
             // a linear is the product with a (N, K) right operand of rank 2; leading dimensions of x are rows
-            let ty = if *transpose_b && inputs[1].shape.rank() == 2 && !transpose_a { c.linear()? } else { c.matmul(*transpose_a, *transpose_b)? };
+            let ty = if *transpose_b && inputs[1].shape.rank() == 2 && !transpose_a {
+                c.linear()?
+            } else {
+                c.matmul(*transpose_a, *transpose_b)?
+            };
             c.chain_types(epilogue, 1)?;
             for extra in &inputs[2..] {
                 c.broadcasts_to(&extra.shape, &ty.shape)?;
@@ -372,7 +404,11 @@ pub fn infer(op: &Op, node: &str, inputs: &[&TensorType], layout: &ParamLayout) 
             let mut sorted = perm.clone();
             sorted.sort_unstable();
             if !sorted.iter().copied().eq(0..dims.len()) {
-                return Err(c.attribute("permutation", format!("each dimension of {} once", inputs[0].shape), format!("{perm:?}")));
+                return Err(c.attribute(
+                    "permutation",
+                    format!("each dimension of {} once", inputs[0].shape),
+                    format!("{perm:?}"),
+                ));
             }
             with(inputs[0].dtype, perm.iter().map(|p| dims[*p]).collect::<Vec<_>>().into())
         }
@@ -381,7 +417,11 @@ pub fn infer(op: &Op, node: &str, inputs: &[&TensorType], layout: &ParamLayout) 
             c.axis(*axis)?;
             let mut dims = inputs[0].shape.dims().to_vec();
             if start.checked_add(*len).is_none_or(|end| end > dims[*axis]) {
-                return Err(c.attribute("range", format!("within 0..{}", dims[*axis]), format!("{start}..{}", start.saturating_add(*len))));
+                return Err(c.attribute(
+                    "range",
+                    format!("within 0..{}", dims[*axis]),
+                    format!("{start}..{}", start.saturating_add(*len)),
+                ));
             }
             dims[*axis] = *len;
             with(inputs[0].dtype, dims.into())
@@ -397,7 +437,12 @@ pub fn infer(op: &Op, node: &str, inputs: &[&TensorType], layout: &ParamLayout) 
                     return Err(c.shapes(format!("input {i} has another rank"), &inputs[0].shape, &ty.shape, None));
                 }
                 if let Some(d) = (0..dims.len()).find(|d| d != axis && other[*d] != inputs[0].shape.dims()[*d]) {
-                    return Err(c.shapes(format!("input {i} differs off the axis"), &inputs[0].shape, &ty.shape, Some(d)));
+                    return Err(c.shapes(
+                        format!("input {i} differs off the axis"),
+                        &inputs[0].shape,
+                        &ty.shape,
+                        Some(d),
+                    ));
                 }
                 dims[*axis] += other[*axis];
             }

@@ -119,9 +119,7 @@ impl Shape {
     pub fn broadcast_strides(&self, target: &Shape) -> Vec<usize> {
         let own = self.strides();
         let lead = target.rank() - self.rank();
-        (0..target.rank())
-            .map(|i| if i < lead || self.0[i - lead] == 1 { 0 } else { own[i - lead] })
-            .collect()
+        (0..target.rank()).map(|i| if i < lead || self.0[i - lead] == 1 { 0 } else { own[i - lead] }).collect()
     }
 }
 

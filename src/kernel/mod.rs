@@ -5,7 +5,19 @@
 //! it. Sizes and strides are runtime parameters in a uniform buffer at binding 0, storage buffers follow from
 //! binding 1 in the order of [`KernelKey::bindings`]. Each kernel is one Rust file and one .wgsl of the same stem.
 
+mod error;
+pub mod fill;
+pub mod gather;
+pub mod norm;
+pub mod reduce;
+pub mod softmax;
+mod split;
 mod template;
+#[cfg(test)]
+mod tests;
+
+pub use error::KernelError;
+pub use split::split_rows;
 
 use crate::graph::DType;
 use std::fmt;
@@ -17,6 +29,78 @@ pub struct Estimate {
     pub flops: f64,
     /// Bytes of each operand read or written once.
     pub bytes: f64,
+}
+
+/// All that changes a kernel's text.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum KernelKey {
+    /// fill.wgsl
+    Fill(fill::FillKey),
+    /// gather.wgsl
+    Gather(gather::GatherKey),
+    /// norm.wgsl
+    Norm(norm::NormKey),
+    /// reduce.wgsl
+    Reduce(reduce::ReduceKey),
+    /// softmax.wgsl
+    Softmax(softmax::SoftmaxKey),
+}
+
+impl KernelKey {
+    /// The stem of the kernel's files.
+    pub fn name(&self) -> &'static str {
+        match self {
+            KernelKey::Fill(_) => fill::NAME,
+            KernelKey::Gather(_) => gather::NAME,
+            KernelKey::Norm(_) => norm::NAME,
+            KernelKey::Reduce(_) => reduce::NAME,
+            KernelKey::Softmax(_) => softmax::NAME,
+        }
+    }
+
+    /// The kernel's WGSL.
+    pub fn source(&self) -> String {
+        match self {
+            KernelKey::Fill(key) => key.source(),
+            KernelKey::Gather(key) => key.source(),
+            KernelKey::Norm(key) => key.source(),
+            KernelKey::Reduce(key) => key.source(),
+            KernelKey::Softmax(key) => key.source(),
+        }
+    }
+
+    /// The storage bindings, from binding 1 on.
+    pub fn bindings(&self) -> Vec<Access> {
+        match self {
+            KernelKey::Fill(key) => key.bindings(),
+            KernelKey::Gather(key) => key.bindings(),
+            KernelKey::Norm(key) => key.bindings(),
+            KernelKey::Reduce(key) => key.bindings(),
+            KernelKey::Softmax(key) => key.bindings(),
+        }
+    }
+
+    /// Names of the words of [`Launch::params`].
+    pub fn params(&self) -> &'static [&'static str] {
+        match self {
+            KernelKey::Fill(_) => fill::PARAMS,
+            KernelKey::Gather(_) => gather::PARAMS,
+            KernelKey::Norm(_) => norm::PARAMS,
+            KernelKey::Reduce(_) => reduce::PARAMS,
+            KernelKey::Softmax(_) => softmax::PARAMS,
+        }
+    }
+
+    /// Invocations of a workgroup.
+    pub fn workgroup_size(&self) -> u32 {
+        match self {
+            KernelKey::Fill(key) => key.size,
+            KernelKey::Gather(key) => key.size,
+            KernelKey::Norm(key) => key.size,
+            KernelKey::Reduce(key) => key.size,
+            KernelKey::Softmax(key) => key.size,
+        }
+    }
 }
 
 /// How a kernel touches a storage binding.

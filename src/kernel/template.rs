@@ -1,5 +1,6 @@
 //! In: a kernel's name and the values of its key; out: WGSL, from the templates in shaders/.
 
+use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Value};
 use std::sync::LazyLock;
 
@@ -9,23 +10,18 @@ macro_rules! templates {
 
 const TEMPLATES: &[(&str, &str)] = templates![
     "shared/group.wgsl",
-    "shared/chain.wgsl",
-    "elementwise.wgsl",
-    "copy.wgsl",
+    "shared/merge.wgsl",
     "fill.wgsl",
     "gather.wgsl",
-    "matmul.wgsl",
-    "matmul_direct.wgsl",
     "softmax.wgsl",
     "norm.wgsl",
     "reduce.wgsl",
-    "attention.wgsl",
 ];
 
 static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut env = Environment::new();
-    env.set_trim_blocks(true);
-    env.set_lstrip_blocks(true);
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    env.set_syntax(syntax.expect("the default delimiters differ"));
     env.set_undefined_behavior(minijinja::UndefinedBehavior::Strict);
     for (name, text) in TEMPLATES {
         env.add_template(name, text).expect("templates are checked by tests");

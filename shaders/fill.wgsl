@@ -1,0 +1,52 @@
+{% if kind == "constant" %}
+// Every element is {{ "the number" if elem == "f16" else "the word" }} whose bits are `value`.
+{% elif kind == "arange" %}
+// Element i is value + i.
+{% else %}
+// Element (i, j) of rows of `width` is 1, masked out, where j > i + diagonal, else 0.
+{% endif %}
+// One invocation writes one {{ "group of four words" if vec else "element" }}.
+{% if elem == "f16" %}
+enable f16;
+{% endif %}
+
+struct Params {
+    groups: u32,
+    count: u32,
+    value: u32,
+    width: u32,
+    diagonal: u32,
+}
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read_write> y: array<{{ stored }}>;
+
+const SIZE: u32 = {{ size }}u;
+
+{% include "shared/group.wgsl" %}
+
+@compute @workgroup_size({{ size }})
+fn main(
+    @builtin(workgroup_id) wg: vec3<u32>,
+    @builtin(num_workgroups) grid: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let group = group_index(wg, grid);
+    if group >= p.groups {
+        return;
+    }
+    let at = group * SIZE + lane;
+    if at >= p.count {
+        return;
+    }
+{% if kind == "arange" %}
+    y[at] = p.value + at;
+{% elif kind == "causal_mask" %}
+    y[at] = select(0u, 1u, i32(at % p.width) > i32(at / p.width) + bitcast<i32>(p.diagonal));
+{% elif elem == "f16" %}
+    y[at] = f16(bitcast<f32>(p.value));
+{% elif vec %}
+    y[at] = vec4(p.value);
+{% else %}
+    y[at] = p.value;
+{% endif %}
+}

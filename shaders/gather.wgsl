@@ -1,0 +1,52 @@
+// Rows of a table by index: out[r] = table[min(index[r], bound - 1)], a negative index counting as 0.
+// Row r of a batch may have a part of its own: part · (first + r) is added to the index (0 for an embedding).
+// One invocation moves one {{ "group of four words" if vec else "word" }}. The table may be a window of rows: a row outside it is left to another launch.
+{% if elem == "f16" %}
+enable f16;
+{% endif %}
+
+struct Params {
+    groups: u32,
+    count: u32,
+    width: u32,
+    bound: u32,
+    part: u32,
+    first: u32,
+    window: u32,
+    window_rows: u32,
+}
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> table: array<{{ stored }}>;
+@group(0) @binding(2) var<storage, read> indices: array<{{ index }}>;
+@group(0) @binding(3) var<storage, read_write> rows: array<{{ stored }}>;
+
+const SIZE: u32 = {{ size }}u;
+
+{% include "shared/group.wgsl" %}
+
+@compute @workgroup_size({{ size }})
+fn main(
+    @builtin(workgroup_id) wg: vec3<u32>,
+    @builtin(num_workgroups) grid: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let group = group_index(wg, grid);
+    if group >= p.groups {
+        return;
+    }
+    let at = group * SIZE + lane; // of (count, width)
+    let r = at / p.width;
+    if r >= p.count {
+        return;
+    }
+{% if index == "i32" %}
+    let index = u32(max(indices[p.first + r], 0));
+{% else %}
+    let index = indices[p.first + r];
+{% endif %}
+    let row = p.part * (p.first + r) + min(index, p.bound - 1u);
+    if row < p.window || row - p.window >= p.window_rows {
+        return;
+    }
+    rows[at] = table[(row - p.window) * p.width + at % p.width];
+}
