@@ -20,7 +20,7 @@ const TEMPLATES: &[(&str, &str)] = templates![
 
 static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut env = Environment::new();
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(true).build();
     env.set_syntax(syntax.expect("the default delimiters differ"));
     env.set_undefined_behavior(minijinja::UndefinedBehavior::Strict);
     for (name, text) in TEMPLATES {
