@@ -75,8 +75,6 @@ fn merge(a: Partial, b: Partial) -> Partial {
     return max(a, b);
 }
 {% else %}
-
-alias Partial = f32;
 {% if kind == "mean" %}
 
 // s / n with one correction, since division may be off by a few units in the last place and n / n must be 1.
@@ -89,6 +87,8 @@ fn divide(s: f32, n: f32) -> f32 {
 }
 {% endif %}
 {% if not per_row %}
+
+alias Partial = f32;
 
 fn merge(a: Partial, b: Partial) -> Partial {
     return a + b;

@@ -28,6 +28,7 @@ const LOWEST: f32 = -0x1.fffffep+127f;
 
 {% include "shared/group.wgsl" %}
 {% if per_row %}
+
 const BLOCK: u32 = 64u;
 
 @compute @workgroup_size({{ size }})

@@ -59,7 +59,15 @@ pub struct CompileOptions {
 
 impl Default for CompileOptions {
     fn default() -> Self {
-        CompileOptions { mode: Mode::Fused, lift: true, fuse: true, alias: true, checked: false, poison: false, limits: None }
+        CompileOptions {
+            mode: Mode::Fused,
+            lift: true,
+            fuse: true,
+            alias: true,
+            checked: false,
+            poison: false,
+            limits: None,
+        }
     }
 }
 
@@ -291,7 +299,11 @@ impl Program {
         let states = &self.executable.recording().states;
         let state = find("state", states, name)?;
         if state.port.ty != *value.ty() {
-            return Err(Error::InputType { name: name.into(), expected: state.port.ty.clone(), got: value.ty().clone() });
+            return Err(Error::InputType {
+                name: name.into(),
+                expected: state.port.ty.clone(),
+                got: value.ty().clone(),
+            });
         }
         Ok(self.executable.write(state.buffer, state.offset, value.bytes())?)
     }
@@ -312,7 +324,8 @@ impl Program {
         for (name, _) in inputs {
             find("input", ports, name)?;
         }
-        let bytes = ports.iter().map(|port| checked_input(port, inputs, ports)).collect::<Result<Vec<&[u8]>, Error>>()?;
+        let bytes =
+            ports.iter().map(|port| checked_input(port, inputs, ports)).collect::<Result<Vec<&[u8]>, Error>>()?;
         let pending = self.executable.submit(&bytes, how)?;
         Ok(Run { program: self, pending, begin })
     }
@@ -329,7 +342,11 @@ fn unknown(kind: &'static str, what: &'static str, ports: &[BufferPort], name: &
 }
 
 /// The bytes of an input, once its type and what it indexes are checked.
-fn checked_input<'a>(port: &BufferPort, inputs: &[(&str, &'a Tensor)], ports: &[BufferPort]) -> Result<&'a [u8], Error> {
+fn checked_input<'a>(
+    port: &BufferPort,
+    inputs: &[(&str, &'a Tensor)],
+    ports: &[BufferPort],
+) -> Result<&'a [u8], Error> {
     let name = &port.port.name;
     let Some((_, tensor)) = inputs.iter().find(|(n, _)| n == name) else {
         return Err(unknown("input", "is missing", ports, name));
@@ -419,6 +436,9 @@ impl Run<'_> {
 }
 
 fn outputs(ports: &[BufferPort], bytes: Vec<Vec<u8>>) -> Outputs {
-    let tensor = |(p, b): (&BufferPort, Vec<u8>)| (!b.is_empty() || p.port.ty.bytes() == 0).then(|| (p.port.name.clone(), Tensor::from_bytes(p.port.ty.clone(), b)));
+    let tensor = |(p, b): (&BufferPort, Vec<u8>)| {
+        (!b.is_empty() || p.port.ty.bytes() == 0)
+            .then(|| (p.port.name.clone(), Tensor::from_bytes(p.port.ty.clone(), b)))
+    };
     ports.iter().zip(bytes).filter_map(tensor).collect()
 }

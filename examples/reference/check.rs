@@ -132,7 +132,12 @@ pub fn relative_error(out: &Tensor, reference: &Tensor) -> f64 {
 }
 
 /// The greedy continuation of a prompt to a number of characters, and the submits that a step took.
-fn continue_text(program: &Program, file: &GptliteFile, prompt: &str, length: usize) -> Result<(String, u64), Box<dyn Error>> {
+fn continue_text(
+    program: &Program,
+    file: &GptliteFile,
+    prompt: &str,
+    length: usize,
+) -> Result<(String, u64), Box<dyn Error>> {
     let vocabulary = file.vocabulary.as_ref().ok_or("greedy texts need a \"vocab\"")?;
     let mut tokens = vocabulary.encode(prompt)?;
     let block = file.config.block_size;

@@ -35,12 +35,17 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let configs = find(&args.dir)?;
     if configs.is_empty() {
-        return Err(format!("{}: no NAME.json with weights and expected tensors or greedy texts", args.dir.display()).into());
+        return Err(
+            format!("{}: no NAME.json with weights and expected tensors or greedy texts", args.dir.display()).into()
+        );
     }
     let choice = args.adapter.clone().map_or(AdapterChoice::Best, AdapterChoice::Named);
     let session = Session::open_blocking(&choice)?;
     println!("adapter: {}", session.adapter());
-    println!("{:<16} {:<9} {:>7} {:>10}  {:<34} ‖out − ref‖/‖ref‖", "model", "mode", "submits", "dispatches", "quantity");
+    println!(
+        "{:<16} {:<9} {:>7} {:>10}  {:<34} ‖out − ref‖/‖ref‖",
+        "model", "mode", "submits", "dispatches", "quantity"
+    );
     let mut passed = true;
     for config in configs {
         for row in check(&session, &config)? {
@@ -52,7 +57,10 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
             };
             let mark = if row.verdict.passes() { "" } else { "  FAILED" };
             let mode = row.mode.to_string();
-            println!("{:<16} {mode:<9} {:>7} {:>10}  {:<34} {words}{mark}", row.name, row.cost.0, row.cost.1, row.quantity);
+            println!(
+                "{:<16} {mode:<9} {:>7} {:>10}  {:<34} {words}{mark}",
+                row.name, row.cost.0, row.cost.1, row.quantity
+            );
             passed &= row.verdict.passes();
         }
     }

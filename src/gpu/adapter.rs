@@ -98,7 +98,12 @@ pub(super) async fn choose(choice: &AdapterChoice) -> Result<(wgpu::Adapter, Ada
 /// The features that kiln uses where an adapter has them.
 pub(super) fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
     use wgpu::Features as F;
-    adapter.features() & (F::SHADER_F16 | F::SUBGROUP | F::TIMESTAMP_QUERY | F::TIMESTAMP_QUERY_INSIDE_ENCODERS | F::TIMESTAMP_QUERY_INSIDE_PASSES)
+    adapter.features()
+        & (F::SHADER_F16
+            | F::SUBGROUP
+            | F::TIMESTAMP_QUERY
+            | F::TIMESTAMP_QUERY_INSIDE_ENCODERS
+            | F::TIMESTAMP_QUERY_INSIDE_PASSES)
 }
 
 /// An adapter's limits and features as plain data.
@@ -116,7 +121,9 @@ pub(super) fn caps(adapter: &wgpu::Adapter) -> DeviceCaps {
         uniform_align: u64::from(limits.min_uniform_buffer_offset_alignment),
         f16: features.contains(wgpu::Features::SHADER_F16),
         timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
-        subgroup: features.contains(wgpu::Features::SUBGROUP).then_some((info.subgroup_min_size, info.subgroup_max_size)),
+        subgroup: features
+            .contains(wgpu::Features::SUBGROUP)
+            .then_some((info.subgroup_min_size, info.subgroup_max_size)),
         cpu: info.device_type == wgpu::DeviceType::Cpu,
     }
 }

@@ -119,7 +119,11 @@ impl Gpu {
         let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
         let internal = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
         let value = f();
-        let errors = [pollster::block_on(internal.pop()), pollster::block_on(memory.pop()), pollster::block_on(validation.pop())];
+        let errors = [
+            pollster::block_on(internal.pop()),
+            pollster::block_on(memory.pop()),
+            pollster::block_on(validation.pop()),
+        ];
         // an exhausted memory explains what follows from it
         match errors.into_iter().flatten().max_by_key(|e| matches!(e, wgpu::Error::OutOfMemory { .. })) {
             Some(error) => Err(error),

@@ -23,7 +23,9 @@ pub enum GpuError {
         reason: String,
     },
     /// The device has no memory left.
-    #[error("out of device memory: buffer \"{buffer}\" of {bytes} bytes (the program takes {total} in all); use a smaller size or free other programs")]
+    #[error(
+        "out of device memory: buffer \"{buffer}\" of {bytes} bytes (the program takes {total} in all); use a smaller size or free other programs"
+    )]
     OutOfMemory {
         /// The buffer that could not be made.
         buffer: String,
@@ -33,7 +35,9 @@ pub enum GpuError {
         total: u64,
     },
     /// A buffer is larger than the device allows.
-    #[error("buffer \"{buffer}\" of {bytes} bytes, but this device's largest buffer is {limit} bytes; use a smaller size or another adapter")]
+    #[error(
+        "buffer \"{buffer}\" of {bytes} bytes, but this device's largest buffer is {limit} bytes; use a smaller size or another adapter"
+    )]
     Limit {
         /// The buffer.
         buffer: String,

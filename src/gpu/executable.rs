@@ -40,7 +40,8 @@ impl Executable {
         let layouts: Vec<wgpu::BindGroupLayout> = recording.kernels.iter().map(|k| bind_group_layout(gpu, k)).collect();
         let pipelines = make_pipelines(gpu, &recording, &layouts, options.checked)?;
         let bind_groups = recording.dispatches.iter().map(|d| {
-            let mut entries = vec![wgpu::BindGroupEntry { binding: 0, resource: range(&params, d.params.0, d.params.1) }];
+            let mut entries =
+                vec![wgpu::BindGroupEntry { binding: 0, resource: range(&params, d.params.0, d.params.1) }];
             entries.extend(d.bindings.iter().zip(1..).map(|(b, binding)| wgpu::BindGroupEntry {
                 binding,
                 resource: range(&buffers[b.buffer.0], b.offset, b.bytes),
@@ -49,8 +50,10 @@ impl Executable {
             let layout = &layouts[d.kernel];
             gpu.device.create_bind_group(&wgpu::BindGroupDescriptor { label: Some(&d.name), layout, entries: &entries })
         });
-        let bind_groups = gpu.scoped(|| bind_groups.collect()).map_err(|e| GpuError::Refused { reason: e.to_string() })?;
-        let executable = Executable { gpu: gpu.clone(), recording, buffers, pipelines, bind_groups, staging: Mutex::default() };
+        let bind_groups =
+            gpu.scoped(|| bind_groups.collect()).map_err(|e| GpuError::Refused { reason: e.to_string() })?;
+        let executable =
+            Executable { gpu: gpu.clone(), recording, buffers, pipelines, bind_groups, staging: Mutex::default() };
         if options.poison {
             executable.poison()?;
         }
@@ -98,7 +101,8 @@ impl Executable {
         let whole = (bytes as u64).next_multiple_of(4);
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         let staging = make_buffer(&self.gpu, "staging", whole.max(4), usage, self.recording.bytes())?;
-        let mut encoder = self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("read") });
+        let mut encoder =
+            self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("read") });
         encoder.copy_buffer_to_buffer(&self.buffers[buffer.0], offset, &staging, 0, whole);
         let index = self.gpu.queue.submit([encoder.finish()]);
         staging.map_async(wgpu::MapMode::Read, .., |_| {});
@@ -128,7 +132,13 @@ fn range(buffer: &wgpu::Buffer, offset: u64, bytes: u64) -> wgpu::BindingResourc
     wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size: wgpu::BufferSize::new(bytes) })
 }
 
-pub(super) fn make_buffer(gpu: &Gpu, label: &str, bytes: u64, usage: wgpu::BufferUsages, total: u64) -> Result<wgpu::Buffer, GpuError> {
+pub(super) fn make_buffer(
+    gpu: &Gpu,
+    label: &str,
+    bytes: u64,
+    usage: wgpu::BufferUsages,
+    total: u64,
+) -> Result<wgpu::Buffer, GpuError> {
     let limit = gpu.caps().max_buffer_bytes;
     if bytes > limit {
         return Err(GpuError::Limit { buffer: label.to_owned(), bytes, limit });
@@ -169,7 +179,12 @@ fn bind_group_layout(gpu: &Gpu, key: &KernelKey) -> wgpu::BindGroupLayout {
 }
 
 /// Threads take kernels from a shared counter until none is left or one fails.
-fn make_pipelines(gpu: &Gpu, recording: &Recording, layouts: &[wgpu::BindGroupLayout], checked: bool) -> Result<Vec<wgpu::ComputePipeline>, GpuError> {
+fn make_pipelines(
+    gpu: &Gpu,
+    recording: &Recording,
+    layouts: &[wgpu::BindGroupLayout],
+    checked: bool,
+) -> Result<Vec<wgpu::ComputePipeline>, GpuError> {
     let count = recording.kernels.len();
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(count.max(1));
@@ -195,7 +210,9 @@ fn make_pipelines(gpu: &Gpu, recording: &Recording, layouts: &[wgpu::BindGroupLa
         std::thread::scope(|scope| {
             let handles: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
             let join = |h: std::thread::ScopedJoinHandle<'_, Result<Vec<_>, GpuError>>| {
-                h.join().unwrap_or_else(|_| Err(GpuError::Refused { reason: "a thread that compiled shaders panicked".into() }))
+                h.join().unwrap_or_else(|_| {
+                    Err(GpuError::Refused { reason: "a thread that compiled shaders panicked".into() })
+                })
             };
             handles.into_iter().map(join).collect()
         })
@@ -208,11 +225,20 @@ fn make_pipelines(gpu: &Gpu, recording: &Recording, layouts: &[wgpu::BindGroupLa
     Ok(all.into_iter().map(|(_, pipeline)| pipeline).collect())
 }
 
-fn make_pipeline(gpu: &Gpu, recording: &Recording, index: usize, layout: &wgpu::BindGroupLayout, checked: bool) -> Result<wgpu::ComputePipeline, GpuError> {
+fn make_pipeline(
+    gpu: &Gpu,
+    recording: &Recording,
+    index: usize,
+    layout: &wgpu::BindGroupLayout,
+    checked: bool,
+) -> Result<wgpu::ComputePipeline, GpuError> {
     let key = &recording.kernels[index];
     let source = key.source();
     tracing::trace!(target: "kiln::wgsl", kernel = key.name(), "{source}");
-    let descriptor = wgpu::ShaderModuleDescriptor { label: Some(key.name()), source: wgpu::ShaderSource::Wgsl(source.as_str().into()) };
+    let descriptor = wgpu::ShaderModuleDescriptor {
+        label: Some(key.name()),
+        source: wgpu::ShaderSource::Wgsl(source.as_str().into()),
+    };
     let made = gpu.scoped(|| {
         let module = if checked {
             gpu.device.create_shader_module(descriptor)
@@ -223,14 +249,21 @@ fn make_pipeline(gpu: &Gpu, recording: &Recording, index: usize, layout: &wgpu::
             unsafe { gpu.device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) }
         };
         let layouts = [Some(layout)];
-        let pipeline_layout = gpu.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor { label: Some(key.name()), bind_group_layouts: &layouts, immediate_size: 0 });
+        let pipeline_layout = gpu.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label: Some(key.name()),
+            bind_group_layouts: &layouts,
+            immediate_size: 0,
+        });
         gpu.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: Some(key.name()),
             layout: Some(&pipeline_layout),
             module: &module,
             entry_point: Some("main"),
             // kernels write workgroup memory before they read it
-            compilation_options: wgpu::PipelineCompilationOptions { zero_initialize_workgroup_memory: checked, ..Default::default() },
+            compilation_options: wgpu::PipelineCompilationOptions {
+                zero_initialize_workgroup_memory: checked,
+                ..Default::default()
+            },
             cache: None,
         })
     });
@@ -238,6 +271,11 @@ fn make_pipeline(gpu: &Gpu, recording: &Recording, index: usize, layout: &wgpu::
     made.map_err(|e| {
         let node = recording.dispatches.iter().find(|d| d.kernel == index).map_or(String::new(), |d| d.name.clone());
         let lines: Vec<String> = source.lines().take(60).enumerate().map(|(i, l)| format!("{:4} {l}", i + 1)).collect();
-        gpu.check().err().unwrap_or(GpuError::Kernel { kernel: key.name().into(), node, reason: e.to_string(), excerpt: lines.join("\n") })
+        gpu.check().err().unwrap_or(GpuError::Kernel {
+            kernel: key.name().into(),
+            node,
+            reason: e.to_string(),
+            excerpt: lines.join("\n"),
+        })
     })
 }

@@ -59,7 +59,8 @@ impl Executable {
         self.gpu.check()?;
         let begin = Instant::now();
         self.upload(inputs)?;
-        let stamps = (how.profile && self.gpu.caps().timestamps && !self.recording.dispatches.is_empty()).then(|| Stamps::new(self));
+        let stamps = (how.profile && self.gpu.caps().timestamps && !self.recording.dispatches.is_empty())
+            .then(|| Stamps::new(self));
         let (ranges, mut staging_bytes) = self.staging_ranges(how.read);
         let queries = stamps.as_ref().map(|s| {
             let at = staging_bytes;
@@ -125,7 +126,13 @@ impl Executable {
         let mut view = match wgpu::BufferSize::new((end as u64).next_multiple_of(4)) {
             Some(bytes) => match self.gpu.queue.write_buffer_with(&self.buffers[buffer.0], 0, bytes) {
                 Some(view) => view,
-                None => return Err(self.gpu.check().err().unwrap_or(GpuError::Refused { reason: "no staging memory for inputs".into() })),
+                None => {
+                    return Err(self
+                        .gpu
+                        .check()
+                        .err()
+                        .unwrap_or(GpuError::Refused { reason: "no staging memory for inputs".into() }));
+                }
             },
             None => return Ok(()),
         };
@@ -162,14 +169,20 @@ impl Executable {
     }
 
     /// Encodes some dispatches and returns in how many passes: one, unless stamps can only be written around passes.
-    fn encode(&self, encoder: &mut wgpu::CommandEncoder, dispatches: std::ops::Range<usize>, stamps: Option<&Stamps>) -> u64 {
+    fn encode(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        dispatches: std::ops::Range<usize>,
+        stamps: Option<&Stamps>,
+    ) -> u64 {
         let split = stamps.is_some_and(|s| !s.inside);
         let mut passes = 0;
         let mut rest = dispatches;
         while !rest.is_empty() {
             let end = if split { rest.start + 1 } else { rest.end };
             let timestamp_writes = stamps.filter(|_| split).map(|s| s.around(rest.start));
-            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: Some("kiln"), timestamp_writes });
+            let mut pass =
+                encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: Some("kiln"), timestamp_writes });
             passes += 1;
             let mut current = None;
             for i in rest.start..end {
@@ -205,7 +218,11 @@ impl Stamps {
         let count = 2 * executable.recording.dispatches.len();
         let set = |first: usize| {
             let count = (count - first).min(QUERIES) as u32;
-            device.create_query_set(&wgpu::QuerySetDescriptor { label: Some("stamps"), ty: wgpu::QueryType::Timestamp, count })
+            device.create_query_set(&wgpu::QuerySetDescriptor {
+                label: Some("stamps"),
+                ty: wgpu::QueryType::Timestamp,
+                count,
+            })
         };
         let resolved = device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("stamps"),
@@ -290,7 +307,8 @@ impl Pending<'_> {
         let outputs = outputs.collect();
         let times = self.queries.map_or(Vec::new(), |(at, count)| {
             let raw = &view[at as usize..at as usize + count * 8];
-            let ticks: Vec<u64> = raw.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("eight bytes"))).collect();
+            let ticks: Vec<u64> =
+                raw.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("eight bytes"))).collect();
             let pairs: Vec<(u64, u64)> = ticks.chunks_exact(2).map(|p| (p[0], p[1])).collect();
             times(&pairs, f64::from(gpu.queue.get_timestamp_period()))
         });

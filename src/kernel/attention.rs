@@ -130,14 +130,28 @@ impl Attention<'_> {
         let d = width / heads;
         let out = View { offset: 0, dims: self.q.dims.clone(), strides: vec![sq * width, width, 1] };
         let all = [self.q, self.k, self.v, &out];
-        let vec = d.is_multiple_of(4) && all.iter().all(|v| v.offset.is_multiple_of(4) && v.strides[..2].iter().all(|s| s.is_multiple_of(4)));
+        let vec = d.is_multiple_of(4)
+            && all.iter().all(|v| v.offset.is_multiple_of(4) && v.strides[..2].iter().all(|s| s.is_multiple_of(4)));
         let columns = d.div_ceil(4);
         let fits = |b: &(usize, usize)| {
             block_bytes(*b, columns) <= caps.workgroup_bytes as usize && b.0 * b.1 / 16 <= caps.max_invocations as usize
         };
         // a block that is mostly padding would be slower than a smaller one
-        let block = if caps.cpu { None } else { BLOCKS.iter().copied().find(|b| fits(b) && (b.0 <= sq.next_multiple_of(16) || b.0 == 16)) };
-        let key = AttentionKey { dtype: self.dtype, vec, columns, block, causal: self.attrs.causal, mask: self.attrs.mask, lengths: self.attrs.lengths, lse: self.lse };
+        let block = if caps.cpu {
+            None
+        } else {
+            BLOCKS.iter().copied().find(|b| fits(b) && (b.0 <= sq.next_multiple_of(16) || b.0 == 16))
+        };
+        let key = AttentionKey {
+            dtype: self.dtype,
+            vec,
+            columns,
+            block,
+            causal: self.attrs.causal,
+            mask: self.attrs.mask,
+            lengths: self.attrs.lengths,
+            lse: self.lse,
+        };
         let blocks = sq.div_ceil(block.map_or(DIRECT, |b| b.0));
         let groups = (batch * heads * blocks) as u64;
         let unit = if vec { 4 } else { 1 };
@@ -182,11 +196,41 @@ impl Attention<'_> {
     }
 
     /// A small operand whose kernel index starts at its window: only exact windows will do.
-    fn small(&self, position: usize, what: &str, first: usize, len: usize, size: usize, caps: &DeviceCaps) -> Result<super::Operand<usize>, KernelError> {
+    fn small(
+        &self,
+        position: usize,
+        what: &str,
+        first: usize,
+        len: usize,
+        size: usize,
+        caps: &DeviceCaps,
+    ) -> Result<super::Operand<usize>, KernelError> {
         let (operand, rest) = window("attention", position, what, first, first + len, size, caps)?;
         if rest == 0 {
             return Ok(operand);
         }
-        Err(KernelError::Binding { kernel: "attention", operand: position, what: format!("{what}, which cannot be cut at a batch entry,"), wanted: operand.bytes, limit: caps.max_binding_bytes })
+        Err(KernelError::Binding {
+            kernel: "attention",
+            operand: position,
+            what: format!("{what}, which cannot be cut at a batch entry,"),
+            wanted: operand.bytes,
+            limit: caps.max_binding_bytes,
+        })
     }
+}
+
+/// One key of every form, for tests.
+#[cfg(test)]
+pub(super) fn catalogue() -> Vec<KernelKey> {
+    let mut keys = Vec::new();
+    for (block, columns) in [(None, 2), (None, 32), (Some((64, 32)), 16), (Some((32, 16)), 3), (Some((16, 8)), 32)] {
+        for flags in 0..16 {
+            let on = |bit: usize| flags >> bit & 1 == 1;
+            let (dtype, vec) = if on(0) { (DType::F16, true) } else { (DType::F32, columns != 3) };
+            let key =
+                AttentionKey { dtype, vec, columns, block, causal: on(1), mask: on(2), lengths: on(3), lse: on(0) };
+            keys.push(KernelKey::Attention(key));
+        }
+    }
+    keys
 }

@@ -48,7 +48,8 @@ impl ElementwiseKey {
         let printer = Printer { compute: self.compute, width: self.width, zero: "p.zero" };
         let inputs: Vec<_> = self.inputs.iter().enumerate().map(|(k, s)| self.input(k, s, &printer)).collect();
         let stored = |d: DType| vector(wgsl_type(d), self.width);
-        let f16 = self.out == DType::F16 || self.inputs.iter().any(|i| i.dtype == DType::F16) || self.chain.rounds_f16();
+        let f16 =
+            self.out == DType::F16 || self.inputs.iter().any(|i| i.dtype == DType::F16) || self.chain.rounds_f16();
         render(
             NAME,
             context! {
@@ -74,7 +75,11 @@ impl ElementwiseKey {
             let scalar = wgsl_type(self.compute);
             let same_bits = |d: DType| d.is_integer() && self.compute.is_integer() && d != self.compute;
             let inner = vector(scalar, storage_width);
-            let value = if same_bits(source.dtype) { format!("bitcast<{inner}>({loaded})") } else { format!("{inner}({loaded})") };
+            let value = if same_bits(source.dtype) {
+                format!("bitcast<{inner}>({loaded})")
+            } else {
+                format!("{inner}({loaded})")
+            };
             if self.width == 4 && source.splat { format!("{}({value})", printer.ty()) } else { value }
         };
         context! { in_place, binding, index => k, storage => vector(wgsl_type(source.dtype), storage_width), load }
@@ -185,7 +190,13 @@ fn fours(dims: &[usize], strides: &[Vec<usize>], offsets: &[usize]) -> bool {
 }
 
 /// Emits one launch if every window fits, else halves the outermost dimension.
-fn split(space: &Space, offsets: &[usize], key: &ElementwiseKey, caps: &DeviceCaps, launches: &mut Vec<Launch<usize>>) -> Result<(), KernelError> {
+fn split(
+    space: &Space,
+    offsets: &[usize],
+    key: &ElementwiseKey,
+    caps: &DeviceCaps,
+    launches: &mut Vec<Launch<usize>>,
+) -> Result<(), KernelError> {
     match launch(space, offsets, key, caps) {
         Ok(launch) => {
             launches.push(launch);
@@ -210,7 +221,12 @@ fn split(space: &Space, offsets: &[usize], key: &ElementwiseKey, caps: &DeviceCa
     }
 }
 
-fn launch(space: &Space, offsets: &[usize], key: &ElementwiseKey, caps: &DeviceCaps) -> Result<Launch<usize>, KernelError> {
+fn launch(
+    space: &Space,
+    offsets: &[usize],
+    key: &ElementwiseKey,
+    caps: &DeviceCaps,
+) -> Result<Launch<usize>, KernelError> {
     let (n_inputs, last, w) = (key.inputs.len(), space.dims.len() - 1, key.width);
     let count = space.dims.iter().product::<usize>() / w;
     let mut operands = Vec::new();
@@ -226,7 +242,13 @@ fn launch(space: &Space, offsets: &[usize], key: &ElementwiseKey, caps: &DeviceC
     }
     // strides and offsets count vec4s where the operand is an array of them
     let unit = |k: usize| if w == 4 && space.strides[k][last] == 1 { 4 } else { 1 };
-    let stride = |k: usize, d: usize| if d == last { space.strides[k][d].min(if unit(k) == 4 { 1 } else { usize::MAX }) } else { space.strides[k][d] / unit(k) };
+    let stride = |k: usize, d: usize| {
+        if d == last {
+            space.strides[k][d].min(if unit(k) == 4 { 1 } else { usize::MAX })
+        } else {
+            space.strides[k][d] / unit(k)
+        }
+    };
     let groups = (count as u64).div_ceil(u64::from(WORKGROUP));
     let mut params = vec![groups as u32, count as u32, 0, (firsts[n_inputs] / unit(n_inputs)) as u32];
     for d in 0..=last {
@@ -247,4 +269,81 @@ fn launch(space: &Space, offsets: &[usize], key: &ElementwiseKey, caps: &DeviceC
 /// Elements of an operand that are read: repeated ones count once.
 fn distinct(space: &Space, k: usize) -> f64 {
     space.dims.iter().zip(&space.strides[k]).filter(|(_, s)| **s != 0).map(|(d, _)| *d as f64).product()
+}
+
+/// One key of every form, for tests.
+#[cfg(test)]
+pub(super) fn catalogue() -> Vec<KernelKey> {
+    use crate::graph::{Binary, Ref, Step, Unary};
+    let x = Ref::Input(0);
+    let mut steps: Vec<Step> =
+        [0.5, f32::NEG_INFINITY, f32::NAN, 1e-40, -0.0, 1e30].map(|c| Step::Const(c.into())).to_vec();
+    let unary = [
+        Unary::Scale(f32::INFINITY.into()),
+        Unary::Relu,
+        Unary::GeluErf,
+        Unary::GeluTanh,
+        Unary::Silu,
+        Unary::Tanh,
+        Unary::Sigmoid,
+        Unary::Exp,
+        Unary::Log,
+        Unary::Sqrt,
+        Unary::Rsqrt,
+        Unary::Neg,
+    ];
+    steps.extend(unary.map(|u| Step::Unary(u, x)));
+    let binary = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div, Binary::Min, Binary::Max];
+    let all = binary.into_iter().chain([Binary::Pow]);
+    steps.extend(all.enumerate().map(|(i, o)| Step::Binary(o, Ref::Step(i), Ref::Input(1))));
+    steps.push(Step::Select(Ref::Input(2), x, Ref::Step(0)));
+    let floats = Chain { arity: 3, steps };
+    let integers = Chain { arity: 2, steps: binary.map(|o| Step::Binary(o, x, Ref::Input(1))).to_vec() };
+    let mut keys = Vec::new();
+    for width in [1, 4] {
+        for rank in 1..4 {
+            for in_place in [None, Some(0)] {
+                let source = |dtype, splat: bool| Source { dtype, splat: splat && width == 4 };
+                for dtype in [DType::F32, DType::F16] {
+                    let inputs = vec![source(dtype, false), source(dtype, true), source(DType::Bool, rank == 2)];
+                    keys.push(ElementwiseKey {
+                        chain: floats.clone(),
+                        inputs,
+                        out: dtype,
+                        compute: DType::F32,
+                        rank,
+                        width,
+                        in_place,
+                    });
+                }
+                for dtype in [DType::I32, DType::U32] {
+                    let inputs = vec![source(dtype, false), source(dtype, true)];
+                    keys.push(ElementwiseKey {
+                        chain: integers.clone(),
+                        inputs,
+                        out: dtype,
+                        compute: dtype,
+                        rank,
+                        width,
+                        in_place,
+                    });
+                }
+            }
+            let types = [DType::F32, DType::F16, DType::I32, DType::U32, DType::Bool];
+            for (from, out) in types.iter().flat_map(|a| types.iter().map(|b| (*a, *b))) {
+                let compute = if out.is_float() || from.is_float() { DType::F32 } else { DType::I32 };
+                let inputs = vec![Source { dtype: from, splat: false }];
+                keys.push(ElementwiseKey {
+                    chain: Chain::identity(),
+                    inputs,
+                    out,
+                    compute,
+                    rank,
+                    width,
+                    in_place: None,
+                });
+            }
+        }
+    }
+    keys.into_iter().map(KernelKey::Elementwise).collect()
 }

@@ -219,7 +219,12 @@ impl Matmul<'_> {
             match i {
                 0 => (self.a.offset, self.a.strides[rank - 1], 0, self.dtype.size()),
                 1 => (self.b.offset, self.b.strides[rank - 2], self.b.strides[rank - 1], self.dtype.size()),
-                i if i < 2 + e => (self.extras[i - 2].1.offset, 0, self.extras[i - 2].1.strides[rank - 1], self.extras[i - 2].0.size()),
+                i if i < 2 + e => (
+                    self.extras[i - 2].1.offset,
+                    0,
+                    self.extras[i - 2].1.strides[rank - 1],
+                    self.extras[i - 2].0.size(),
+                ),
                 _ => (self.c.offset, 0, self.c.strides[rank - 1], self.out.size()),
             }
         };
@@ -267,7 +272,10 @@ impl Matmul<'_> {
         let (m, batch) = (q.lead[rows], q.lead[..rows].iter().product::<usize>());
         let (a, b, c) = (&q.operands[0], &q.operands[1], &q.operands[q.operands.len() - 1]);
         let fours = |o: &Strides, contiguous: usize, other: usize| {
-            contiguous.is_multiple_of(4) && other.is_multiple_of(4) && o.offset.is_multiple_of(4) && o.lead[..rows].iter().all(|s| s.is_multiple_of(4))
+            contiguous.is_multiple_of(4)
+                && other.is_multiple_of(4)
+                && o.offset.is_multiple_of(4)
+                && o.lead[..rows].iter().all(|s| s.is_multiple_of(4))
         };
         let side = |operand: usize, o: &Strides, outer: usize, outer_stride: usize| {
             if o.k == 1 || q.k == 1 {
@@ -283,7 +291,9 @@ impl Matmul<'_> {
         let direct = caps.cpu;
         // the direct kernel reads B in rows of neighbouring columns
         let b_side = match b_side {
-            Side { along_k: true, .. } if direct && (b.n == 1 || q.n == 1) => Side { along_k: false, vec: b.n == 1 && fours(b, q.n, b.k) },
+            Side { along_k: true, .. } if direct && (b.n == 1 || q.n == 1) => {
+                Side { along_k: false, vec: b.n == 1 && fours(b, q.n, b.k) }
+            }
             Side { along_k: true, .. } if direct => return Err(KernelError::Layout { operand: 1 }),
             other => other,
         };
@@ -294,13 +304,16 @@ impl Matmul<'_> {
         let mut extras = Vec::new();
         for (i, (dtype, _)) in self.extras.iter().enumerate() {
             let o = &q.operands[2 + i];
-            extras.push((*dtype, match o.n {
-                0 => Columns::Splat,
-                1 if fours(o, q.n, o.lead[rows]) => Columns::Vec,
-                1 => Columns::Four,
-                _ if q.n == 1 => Columns::Splat,
-                _ => return Err(KernelError::Layout { operand: 2 + i }),
-            }));
+            extras.push((
+                *dtype,
+                match o.n {
+                    0 => Columns::Splat,
+                    1 if fours(o, q.n, o.lead[rows]) => Columns::Vec,
+                    1 => Columns::Four,
+                    _ if q.n == 1 => Columns::Splat,
+                    _ => return Err(KernelError::Layout { operand: 2 + i }),
+                },
+            ));
         }
         let vec = |i: usize| match i {
             0 => a_side.vec,
@@ -381,6 +394,9 @@ fn direct_tile(m: usize, n: usize) -> Tile {
 const TILES: [(usize, usize, usize, usize, f64); 5] =
     [(128, 128, 8, 8, 1.0), (128, 64, 8, 4, 0.85), (64, 64, 4, 4, 0.7), (32, 32, 4, 4, 0.35), (16, 64, 4, 4, 0.3)];
 
+/// For limits that no other tile fits.
+const SMALLEST: Tile = Tile { m: 16, n: 16, k: 8, tm: 4, tn: 4 };
+
 /// Workgroups that keep a large device busy.
 const BUSY: usize = 128;
 
@@ -395,6 +411,51 @@ fn tile(m: usize, n: usize, batch: usize, caps: &DeviceCaps) -> Tile {
         let cost = (rounds * bm * bn) as f64 / share;
         (threads <= caps.max_invocations as usize).then_some((cost, Tile { m: bm, n: bn, k, tm, tn }))
     });
-    let smallest = Tile { m: 16, n: 16, k: 8, tm: 4, tn: 4 };
-    candidates.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(smallest, |c| c.1)
+    candidates.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(SMALLEST, |c| c.1)
+}
+
+/// One key of every form, for tests.
+#[cfg(test)]
+pub(super) fn catalogue() -> Vec<KernelKey> {
+    use crate::graph::{Binary, Ref, Step, Unary};
+    let add = |a, b| Step::Binary(Binary::Add, a, b);
+    let relu_residual = vec![
+        add(Ref::Input(0), Ref::Input(1)),
+        Step::RoundF16(Ref::Step(0)),
+        Step::Unary(Unary::Relu, Ref::Step(1)),
+        Step::Select(Ref::Input(3), Ref::Step(2), Ref::Input(2)),
+    ];
+    let tiles = TILES.map(|(m, n, tm, tn, _)| Tile { m, n, k: 8, tm, tn });
+    let mut keys = Vec::new();
+    for tile in tiles.into_iter().chain([direct_tile(1, 64), direct_tile(9, 32), SMALLEST]) {
+        for flags in 0..32 {
+            let on = |bit: usize| flags >> bit & 1 == 1;
+            let (full, vec) = (on(0), on(1));
+            let along_k = |bit| Side { along_k: on(bit), vec };
+            let b = if tile.k == 0 { Side { along_k: false, vec } } else { along_k(3) };
+            let columns = if vec { Columns::Vec } else { Columns::Four };
+            let (dtype, epilogue, extras) = if on(4) {
+                let extras = vec![(DType::F16, Columns::Splat), (DType::F16, columns), (DType::Bool, columns)];
+                (DType::F16, Chain { arity: 4, steps: relu_residual.clone() }, extras)
+            } else {
+                (DType::F32, Chain::identity(), Vec::new())
+            };
+            let in_place = on(4).then_some(1);
+            let key = MatmulKey {
+                dtype,
+                out: dtype,
+                a: along_k(2),
+                b,
+                out_vec: vec,
+                tile,
+                full,
+                batch_rank: flags % 3,
+                epilogue,
+                extras,
+                in_place,
+            };
+            keys.push(KernelKey::Matmul(key));
+        }
+    }
+    keys
 }

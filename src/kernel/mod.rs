@@ -17,6 +17,8 @@ pub mod reduce;
 pub mod softmax;
 mod split;
 mod template;
+#[cfg(test)]
+mod tests;
 mod view;
 
 pub use error::KernelError;
@@ -167,8 +169,15 @@ pub struct Launch<T> {
 impl<T> Launch<T> {
     /// The same launch over tensors that are named otherwise.
     pub fn map<U>(self, name: impl Fn(T) -> U) -> Launch<U> {
-        let operands = self.operands.into_iter().map(|o| Operand { tensor: name(o.tensor), offset: o.offset, bytes: o.bytes });
-        Launch { operands: operands.collect(), key: self.key, params: self.params, groups: self.groups, estimate: self.estimate }
+        let operands =
+            self.operands.into_iter().map(|o| Operand { tensor: name(o.tensor), offset: o.offset, bytes: o.bytes });
+        Launch {
+            operands: operands.collect(),
+            key: self.key,
+            params: self.params,
+            groups: self.groups,
+            estimate: self.estimate,
+        }
     }
 }
 

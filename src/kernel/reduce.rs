@@ -176,11 +176,11 @@ impl Stage {
 
 /// The length of a slice where a first stage should cut n, so that a few outputs still fill a device.
 fn slice_of(outputs: usize, n: usize, inner: usize, caps: &DeviceCaps) -> Option<usize> {
-    if n >= 65_536 && outputs < 1024 {
-        return Some(n.div_ceil(1024).max(4096).next_multiple_of(4));
+    if inner > 1 && !caps.cpu && n >= 512 && outputs < 16_384 {
+        // invocations walk along n alone in both stages: about as far in the one as in the other
+        return Some(n.isqrt().max(64));
     }
-    // one invocation walks along n alone here, so that short slices in many hands hide the memory's delay
-    (inner > 1 && !caps.cpu && n >= 512 && outputs < 16_384).then(|| n.div_ceil((65_536 / outputs).max(1)).max(64))
+    (n >= 65_536 && outputs < 1024).then(|| n.div_ceil(1024).max(4096).next_multiple_of(4))
 }
 
 /// A reduction along n. Operands: x, result, and where there are two stages a workspace of the bytes that come second.

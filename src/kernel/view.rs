@@ -95,13 +95,27 @@ pub fn coalesce(dims: &[usize], strides: &[&[usize]]) -> (Vec<usize>, Vec<Vec<us
 
 /// The binding that covers elements `first..end` of a tensor, and the index of `first` within it. `operand` and
 /// `what` name it in an error.
-pub fn window(kernel: &'static str, operand: usize, what: &str, first: usize, end: usize, element: usize, caps: &DeviceCaps) -> Result<(Operand<usize>, usize), KernelError> {
+pub fn window(
+    kernel: &'static str,
+    operand: usize,
+    what: &str,
+    first: usize,
+    end: usize,
+    element: usize,
+    caps: &DeviceCaps,
+) -> Result<(Operand<usize>, usize), KernelError> {
     let (start, stop) = ((first * element) as u64, (end * element) as u64);
     let offset = start / caps.storage_align * caps.storage_align;
     // bindings are whole words
     let bytes = (stop - offset).div_ceil(16) * 16;
     if bytes > caps.max_binding_bytes {
-        return Err(KernelError::Binding { kernel, operand, what: what.to_owned(), wanted: bytes, limit: caps.max_binding_bytes });
+        return Err(KernelError::Binding {
+            kernel,
+            operand,
+            what: what.to_owned(),
+            wanted: bytes,
+            limit: caps.max_binding_bytes,
+        });
     }
     Ok((Operand { tensor: operand, offset, bytes }, first - offset as usize / element))
 }

@@ -95,7 +95,8 @@ pub fn plan(selected: &Selected, alias: bool) -> MemoryPlan {
             slots[t] = Some(slot);
         }
         for &t in &ends[at] {
-            let handed_on = (0..selected.tensors.len()).any(|n| inherits[n] == Some(TensorId(t)) && slots[n] == slots[t]);
+            let handed_on =
+                (0..selected.tensors.len()).any(|n| inherits[n] == Some(TensorId(t)) && slots[n] == slots[t]);
             if !handed_on {
                 free.extend(slots[t]);
             }

@@ -19,7 +19,9 @@ pub enum SelectError {
         source: KernelError,
     },
     /// A tensor is larger than any buffer.
-    #[error("{op} \"{node}\": tensor of {wanted} bytes, but this device's largest buffer is {limit} bytes; use a smaller size or another adapter")]
+    #[error(
+        "{op} \"{node}\": tensor of {wanted} bytes, but this device's largest buffer is {limit} bytes; use a smaller size or another adapter"
+    )]
     Buffer {
         /// Op's name.
         op: &'static str,
@@ -31,7 +33,9 @@ pub enum SelectError {
         limit: u64,
     },
     /// A launch binds more buffers than the device allows.
-    #[error("{op} \"{node}\": binds {wanted} storage buffers, but this device allows {limit} a dispatch; switch fusion off or use another adapter")]
+    #[error(
+        "{op} \"{node}\": binds {wanted} storage buffers, but this device allows {limit} a dispatch; switch fusion off or use another adapter"
+    )]
     Bindings {
         /// Op's name.
         op: &'static str,

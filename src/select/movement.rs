@@ -1,7 +1,7 @@
 //! In: ops that only move elements; out: views of their inputs, copies where a view cannot say it.
 
-use super::selector::{Fault, Selector};
 use super::Located;
+use super::selector::{Fault, Selector};
 use crate::graph::{Node, NodeId, Op};
 
 impl Selector<'_> {

@@ -17,11 +17,15 @@ impl Selector<'_> {
         let node = self.graph.node(id);
         let ty = &node.outputs[0];
         let value = ValueId::from(id);
-        let is_weight = |op: &Op| matches!(op, Op::Linear) || matches!(op, Op::FusedMatmul { transpose_a: false, transpose_b: true, .. });
+        let is_weight = |op: &Op| {
+            matches!(op, Op::Linear) || matches!(op, Op::FusedMatmul { transpose_a: false, transpose_b: true, .. })
+        };
         let readers: Vec<_> = self.graph.nodes().filter(|(_, n)| n.inputs.contains(&value)).collect();
         let linear_only = ty.shape.rank() == 2
             && !readers.is_empty()
-            && readers.iter().all(|(_, n)| is_weight(&n.op) && n.inputs.iter().enumerate().all(|(i, v)| (*v == value) == (i == 1)))
+            && readers
+                .iter()
+                .all(|(_, n)| is_weight(&n.op) && n.inputs.iter().enumerate().all(|(i, v)| (*v == value) == (i == 1)))
             && !self.graph.outputs().iter().any(|o| o.value == value);
         if !linear_only {
             let tensor = self.tensor(node, ty, TensorKind::Weight)?;
@@ -47,7 +51,14 @@ impl Selector<'_> {
     }
 
     /// `epilogue(a · b, extras…)`.
-    pub(super) fn product(&mut self, id: NodeId, transpose_a: bool, transpose_b: bool, epilogue: &Chain, extras: &[ValueId]) -> Result<(), Fault> {
+    pub(super) fn product(
+        &mut self,
+        id: NodeId,
+        transpose_a: bool,
+        transpose_b: bool,
+        epilogue: &Chain,
+        extras: &[ValueId],
+    ) -> Result<(), Fault> {
         let node = self.graph.node(id);
         let ty = &node.outputs[0];
         let dims = ty.shape.dims();
@@ -67,7 +78,13 @@ impl Selector<'_> {
             return Ok(());
         }
         if k == 0 {
-            return Err(KernelError::Size { kernel: "matmul", what: "the inner size", expected: "at least 1".into(), got: 0 }.into());
+            return Err(KernelError::Size {
+                kernel: "matmul",
+                what: "the inner size",
+                expected: "at least 1".into(),
+                got: 0,
+            }
+            .into());
         }
         let c = with_row(out.view.clone());
         let storage = match self.graph.producer(node.inputs[1]).op {
@@ -103,7 +120,16 @@ impl Selector<'_> {
                 let av = stretch_a(&a.view, &c.dims);
                 let bv = b.view.broadcast(&[lead, b.view.dims[b.view.dims.len() - 2..].to_vec()].concat());
                 let views: Vec<(DType, View)> = parts.iter().map(|(_, d, v)| (*d, v.clone())).collect();
-                let matmul = Matmul { dtype: a.dtype, out: out.dtype, a: &av, b: &bv, c: &c, epilogue, extras: &views, in_place };
+                let matmul = Matmul {
+                    dtype: a.dtype,
+                    out: out.dtype,
+                    a: &av,
+                    b: &bv,
+                    c: &c,
+                    epilogue,
+                    extras: &views,
+                    in_place,
+                };
                 match matmul.launches(self.caps) {
                     Err(KernelError::Layout { operand: 0 }) => a = self.copy(id, &a)?,
                     Err(KernelError::Layout { operand: 1 }) => b = self.copy(id, &b)?,

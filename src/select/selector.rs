@@ -2,7 +2,9 @@
 
 use super::{Located, Port, SelectError, Selected, Step, TensorId, TensorKind, TensorSpec, Weight};
 use crate::caps::DeviceCaps;
-use crate::graph::{Chain, DType, Extreme, Graph, Node, NodeId, Op, Ref, Reduction, Shape, StorageId, TensorType, ValueId};
+use crate::graph::{
+    Chain, DType, Extreme, Graph, Node, NodeId, Op, Reduction, Ref, Shape, StorageId, TensorType, ValueId,
+};
 use crate::kernel::attention::Attention;
 use crate::kernel::elementwise::Elementwise;
 use crate::kernel::norm::NormKind;
@@ -12,7 +14,15 @@ use std::collections::HashMap;
 
 /// Chooses kernels for a verified graph.
 pub fn select(graph: &Graph, caps: &DeviceCaps) -> Result<Selected, SelectError> {
-    let mut s = Selector { graph, caps, out: Selected::default(), at: HashMap::new(), dense: HashMap::new(), uses: graph.use_counts(), transposed: HashMap::new() };
+    let mut s = Selector {
+        graph,
+        caps,
+        out: Selected::default(),
+        at: HashMap::new(),
+        dense: HashMap::new(),
+        uses: graph.use_counts(),
+        transposed: HashMap::new(),
+    };
     for (id, node) in graph.nodes() {
         s.check(node)?;
         s.node(id, node).map_err(|e| s.name_tensor(node, e))?;
@@ -85,7 +95,9 @@ impl<'a> Selector<'a> {
     pub fn raw_tensor(&mut self, node: &Node, bytes: u64, kind: TensorKind) -> Done<TensorId> {
         let limit = self.caps.max_buffer_bytes;
         if bytes > limit {
-            return Err(SelectError::Buffer { op: node.op.name(), node: node.name.clone(), wanted: bytes, limit }.into());
+            return Err(
+                SelectError::Buffer { op: node.op.name(), node: node.name.clone(), wanted: bytes, limit }.into()
+            );
         }
         self.out.tensors.push(TensorSpec { name: node.name.clone(), bytes, kind });
         Ok(TensorId(self.out.tensors.len() - 1))
@@ -113,7 +125,9 @@ impl<'a> Selector<'a> {
     /// Whether a node may overwrite this input: nothing else reads it, and its memory holds nothing else.
     pub fn may_overwrite(&self, value: ValueId) -> bool {
         let located = &self.at[&value];
-        located.own && self.out.tensors[located.tensor.0].kind == TensorKind::Temp && self.uses[value.node.0][value.output] == 1
+        located.own
+            && self.out.tensors[located.tensor.0].kind == TensorKind::Temp
+            && self.uses[value.node.0][value.output] == 1
     }
 
     pub fn is_used(&self, id: NodeId, output: usize) -> bool {
@@ -121,13 +135,26 @@ impl<'a> Selector<'a> {
     }
 
     /// Appends launches whose operands name positions in `tensors`.
-    pub fn emit(&mut self, id: NodeId, what: &str, launches: Vec<Launch<usize>>, tensors: &[TensorId], in_place: Option<TensorId>) -> Done {
+    pub fn emit(
+        &mut self,
+        id: NodeId,
+        what: &str,
+        launches: Vec<Launch<usize>>,
+        tensors: &[TensorId],
+        in_place: Option<TensorId>,
+    ) -> Done {
         let node = self.graph.node(id);
         let name = if what.is_empty() { node.name.clone() } else { format!("{} ({what})", node.name) };
         for launch in launches {
             let wanted = launch.operands.len();
             if wanted > self.caps.max_storage_buffers as usize {
-                return Err(SelectError::Bindings { op: node.op.name(), node: node.name.clone(), wanted, limit: self.caps.max_storage_buffers }.into());
+                return Err(SelectError::Bindings {
+                    op: node.op.name(),
+                    node: node.name.clone(),
+                    wanted,
+                    limit: self.caps.max_storage_buffers,
+                }
+                .into());
             }
             let launch = launch.map(|position| tensors[position]);
             self.out.steps.push(Step { node: id, name: name.clone(), launch, in_place });
@@ -152,7 +179,13 @@ impl<'a> Selector<'a> {
         }
         let chain = Chain { arity: 1, steps: Vec::new() };
         let inputs = [(from.dtype, from.view.clone())];
-        let copy = Elementwise { chain: &chain, inputs: &inputs, out: (to.dtype, &to.view), compute: compute_type(from.dtype), in_place: None };
+        let copy = Elementwise {
+            chain: &chain,
+            inputs: &inputs,
+            out: (to.dtype, &to.view),
+            compute: compute_type(from.dtype),
+            in_place: None,
+        };
         let launches = copy.launches(self.caps)?;
         self.emit(id, "copy", launches, &[from.tensor, to.tensor], None)
     }
@@ -180,9 +213,17 @@ impl<'a> Selector<'a> {
                 let tensor = self.tensor(node, &ty, kind)?;
                 self.set(id.into(), Located { tensor, view: View::dense(&ty.shape), dtype: ty.dtype, own: false });
                 let bounds = self.graph.index_bounds();
-                let bound = bounds.into_iter().filter(|(n, ..)| *n == id).min_by_key(|b| b.1).map(|(_, rows, reader)| (rows, reader));
+                let bound = bounds
+                    .into_iter()
+                    .filter(|(n, ..)| *n == id)
+                    .min_by_key(|b| b.1)
+                    .map(|(_, rows, reader)| (rows, reader));
                 let port = Port { name: node.name.clone(), ty, tensor, offset: 0, bound };
-                if kind == TensorKind::State { self.out.states.push(port) } else { self.out.inputs.push(port) }
+                if kind == TensorKind::State {
+                    self.out.states.push(port)
+                } else {
+                    self.out.inputs.push(port)
+                }
                 Ok(())
             }
             Op::Parameter(storage) => self.parameter(id, *storage),
@@ -198,7 +239,9 @@ impl<'a> Selector<'a> {
                 let launches = fill::causal_mask(*q, *k, self.caps)?;
                 self.generate(id, launches)
             }
-            Op::Matmul { transpose_a, transpose_b } => self.product(id, *transpose_a, *transpose_b, &Chain::identity(), &[]),
+            Op::Matmul { transpose_a, transpose_b } => {
+                self.product(id, *transpose_a, *transpose_b, &Chain::identity(), &[])
+            }
             Op::Linear => {
                 let bias: Vec<ValueId> = node.inputs[2..].to_vec();
                 let epilogue = if bias.is_empty() { Chain::identity() } else { Chain::add() };
@@ -208,8 +251,12 @@ impl<'a> Selector<'a> {
                 self.product(id, *transpose_a, *transpose_b, epilogue, &node.inputs[2..])
             }
             Op::Unary(u) => self.chain(id, &Chain::of(1, crate::graph::Step::Unary(*u, Ref::Input(0)))),
-            Op::Binary(o) => self.chain(id, &Chain::of(2, crate::graph::Step::Binary(*o, Ref::Input(0), Ref::Input(1)))),
-            Op::Where => self.chain(id, &Chain::of(3, crate::graph::Step::Select(Ref::Input(0), Ref::Input(1), Ref::Input(2)))),
+            Op::Binary(o) => {
+                self.chain(id, &Chain::of(2, crate::graph::Step::Binary(*o, Ref::Input(0), Ref::Input(1))))
+            }
+            Op::Where => {
+                self.chain(id, &Chain::of(3, crate::graph::Step::Select(Ref::Input(0), Ref::Input(1), Ref::Input(2))))
+            }
             Op::MaskedFill(value) => {
                 let fill = crate::graph::Step::Const(*value);
                 let pick = crate::graph::Step::Select(Ref::Input(1), Ref::Step(0), Ref::Input(0));
@@ -232,7 +279,9 @@ impl<'a> Selector<'a> {
                 let stats = (stats..node.outputs.len()).any(|o| self.is_used(id, o));
                 let b_elements = if kind == NormKind::AddLayer { self.graph.shape(input(1)).elements() } else { 0 };
                 let (rows, width, eps) = (x.rows(), x.last(), eps.get());
-                self.rowwise_outputs(id, &all, stats, |dtype, caps| norm::launches(kind, dtype, rows, width, eps, b_elements, stats, caps))
+                self.rowwise_outputs(id, &all, stats, |dtype, caps| {
+                    norm::launches(kind, dtype, rows, width, eps, b_elements, stats, caps)
+                })
             }
             Op::Embedding => {
                 let (table, index) = (self.graph.shape(input(0)), self.graph.ty(input(1)).clone());
@@ -263,9 +312,19 @@ impl<'a> Selector<'a> {
                 let lse = self.is_used(id, 1);
                 let mut views: Vec<Located> = operands[..3].to_vec();
                 let launches = loop {
-                    let attention = Attention { attrs: *attrs, dtype: views[0].dtype, q: &views[0].view, k: &views[1].view, v: &views[2].view, mask: mask.as_ref(), lse };
+                    let attention = Attention {
+                        attrs: *attrs,
+                        dtype: views[0].dtype,
+                        q: &views[0].view,
+                        k: &views[1].view,
+                        v: &views[2].view,
+                        mask: mask.as_ref(),
+                        lse,
+                    };
                     match attention.launches(self.caps) {
-                        Err(KernelError::Layout { operand }) => views[operand] = self.copy(id, &views[operand].clone())?,
+                        Err(KernelError::Layout { operand }) => {
+                            views[operand] = self.copy(id, &views[operand].clone())?
+                        }
                         other => break other?,
                     }
                 };
@@ -294,12 +353,23 @@ impl<'a> Selector<'a> {
     }
 
     /// A kernel over dense inputs with one output.
-    fn rowwise(&mut self, id: NodeId, inputs: &[usize], launches: impl FnOnce(DType, &DeviceCaps) -> Result<Vec<Launch<usize>>, KernelError>) -> Done {
+    fn rowwise(
+        &mut self,
+        id: NodeId,
+        inputs: &[usize],
+        launches: impl FnOnce(DType, &DeviceCaps) -> Result<Vec<Launch<usize>>, KernelError>,
+    ) -> Done {
         self.rowwise_outputs(id, inputs, false, launches)
     }
 
     /// A kernel over dense inputs that writes the node's outputs; those that are row statistics only if `stats`.
-    fn rowwise_outputs(&mut self, id: NodeId, inputs: &[usize], stats: bool, launches: impl FnOnce(DType, &DeviceCaps) -> Result<Vec<Launch<usize>>, KernelError>) -> Done {
+    fn rowwise_outputs(
+        &mut self,
+        id: NodeId,
+        inputs: &[usize],
+        stats: bool,
+        launches: impl FnOnce(DType, &DeviceCaps) -> Result<Vec<Launch<usize>>, KernelError>,
+    ) -> Done {
         let node = self.graph.node(id);
         let mut tensors = Vec::new();
         for i in inputs {
@@ -326,7 +396,12 @@ impl<'a> Selector<'a> {
         let located: Vec<Located> = node.inputs.iter().map(|v| self.locate(*v)).collect();
         let dims = ty.shape.dims();
         let inputs: Vec<(DType, View)> = located.iter().map(|l| (l.dtype, l.view.broadcast(dims))).collect();
-        let in_place = (0..inputs.len()).find(|i| located[*i].dtype == ty.dtype && ty.dtype != DType::Bool && self.graph.shape(node.inputs[*i]) == &ty.shape && self.may_overwrite(node.inputs[*i]));
+        let in_place = (0..inputs.len()).find(|i| {
+            located[*i].dtype == ty.dtype
+                && ty.dtype != DType::Bool
+                && self.graph.shape(node.inputs[*i]) == &ty.shape
+                && self.may_overwrite(node.inputs[*i])
+        });
         let out = self.output(id, 0)?;
         if ty.shape.elements() == 0 {
             return Ok(());
@@ -400,7 +475,13 @@ impl<'a> Selector<'a> {
             // what the host or the next run may write is copied as it is now
             _ => self.copy(value.node, &located)?,
         };
-        Ok(Port { name: name.to_owned(), ty: self.graph.ty(value).clone(), tensor: located.tensor, offset: 0, bound: None })
+        Ok(Port {
+            name: name.to_owned(),
+            ty: self.graph.ty(value).clone(),
+            tensor: located.tensor,
+            offset: 0,
+            bound: None,
+        })
     }
 
     /// A state is read as of the start of a run. Its new value is copied into it after everything has read it; where
@@ -435,8 +516,13 @@ impl<'a> Selector<'a> {
             (Some(_), None) => true,
             (None, _) => false,
         };
-        let shared = self.out.outputs.iter().any(|p| p.tensor == made) || self.out.steps.iter().any(|s| s.in_place == Some(made) || (s.in_place.is_some() && s.launch.operands.last().is_some_and(|o| o.tensor == made)));
-        let temp = self.out.tensors[made.0].kind == TensorKind::Temp && self.out.tensors[made.0].bytes == self.out.tensors[state.0].bytes;
+        let shared = self.out.outputs.iter().any(|p| p.tensor == made)
+            || self.out.steps.iter().any(|s| {
+                s.in_place == Some(made)
+                    || (s.in_place.is_some() && s.launch.operands.last().is_some_and(|o| o.tensor == made))
+            });
+        let temp = self.out.tensors[made.0].kind == TensorKind::Temp
+            && self.out.tensors[made.0].bytes == self.out.tensors[state.0].bytes;
         if !after || shared || !temp {
             return false;
         }

@@ -76,9 +76,25 @@ impl Trace {
 impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let us = |ns: Option<u64>| ns.map_or("unavailable".into(), |ns| format!("{:.1} µs", ns as f64 / 1e3));
-        writeln!(f, "{} on {} ({}): {} submits, {} dispatches", self.mode, self.adapter, self.driver, self.submits, self.spans.len())?;
+        writeln!(
+            f,
+            "{} on {} ({}): {} submits, {} dispatches",
+            self.mode,
+            self.adapter,
+            self.driver,
+            self.submits,
+            self.spans.len()
+        )?;
         let gaps = self.gpu_ns().zip(self.busy_ns()).map(|(g, b)| g.saturating_sub(b));
-        writeln!(f, "GPU {}, kernels {}, gaps {}, encode {}, wall {}", us(self.gpu_ns()), us(self.busy_ns()), us(gaps), us(Some(self.encode_ns)), us(Some(self.wall_ns)))?;
+        writeln!(
+            f,
+            "GPU {}, kernels {}, gaps {}, encode {}, wall {}",
+            us(self.gpu_ns()),
+            us(self.busy_ns()),
+            us(gaps),
+            us(Some(self.encode_ns)),
+            us(Some(self.wall_ns))
+        )?;
         let mut kernels: Vec<(&str, usize, u64, f64)> = Vec::new();
         for span in &self.spans {
             let ns = span.time.map_or(0, |(begin, end)| end - begin);

@@ -1,0 +1,245 @@
+//! Every key of the catalogue against naga, and the cutting of rows.
+
+use super::*;
+use crate::caps::DeviceCaps;
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+use proptest::prelude::*;
+
+/// (per_row, vec, size) of the kernels over rows.
+pub(super) const FORMS: [(bool, bool, u32); 5] =
+    [(true, false, 64), (false, false, 64), (false, false, 256), (false, true, 64), (false, true, 256)];
+
+fn catalogue() -> Vec<KernelKey> {
+    [
+        attention::catalogue(),
+        elementwise::catalogue(),
+        fill::catalogue(),
+        gather::catalogue(),
+        matmul::catalogue(),
+        norm::catalogue(),
+        reduce::catalogue(),
+        softmax::catalogue(),
+    ]
+    .concat()
+}
+
+fn parsed(key: &KernelKey) -> (naga::Module, naga::valid::ModuleInfo) {
+    let source = key.source();
+    let module = naga::front::wgsl::parse_str(&source)
+        .unwrap_or_else(|e| panic!("{key:?}: {}\n{source}", e.emit_to_string(&source)));
+    let info = Validator::new(ValidationFlags::all(), Capabilities::SHADER_FLOAT16)
+        .validate(&module)
+        .unwrap_or_else(|e| panic!("{key:?}: {}\n{source}", e.emit_to_string(&source)));
+    (module, info)
+}
+
+#[test]
+fn every_key_passes_naga_and_all_its_writers() {
+    for key in catalogue() {
+        let (module, info) = parsed(&key);
+        let spv = naga::back::spv::Options { lang_version: (1, 3), ..Default::default() };
+        naga::back::spv::write_vec(&module, &info, &spv, None).unwrap_or_else(|e| panic!("{key:?}: SPIR-V: {e}"));
+        let msl = naga::back::msl::Options { lang_version: (2, 4), fake_missing_bindings: true, ..Default::default() };
+        naga::back::msl::write_string(&module, &info, &msl, &Default::default())
+            .unwrap_or_else(|e| panic!("{key:?}: MSL: {e}"));
+        let hlsl =
+            naga::back::hlsl::Options { shader_model: naga::back::hlsl::ShaderModel::V6_2, ..Default::default() };
+        let pipeline = Default::default();
+        let mut text = String::new();
+        naga::back::hlsl::Writer::new(&mut text, &hlsl, &pipeline)
+            .write(&module, &info, None)
+            .unwrap_or_else(|e| panic!("{key:?}: HLSL: {e}"));
+    }
+}
+
+#[test]
+fn params_of_wgsl_are_those_of_rust() {
+    for key in catalogue() {
+        let (module, _) = parsed(&key);
+        let uniform = module.global_variables.iter().find(|(_, v)| v.space == naga::AddressSpace::Uniform);
+        let (_, uniform) = uniform.expect("a uniform");
+        assert_eq!(uniform.binding, Some(naga::ResourceBinding { group: 0, binding: 0 }));
+        let naga::TypeInner::Struct { members, .. } = &module.types[uniform.ty].inner else { panic!("{key:?}") };
+        let names: Vec<&str> = members.iter().map(|m| m.name.as_deref().unwrap()).collect();
+        assert_eq!(names, key.params(), "{key:?}");
+        for (i, member) in members.iter().enumerate() {
+            assert_eq!(member.offset, 4 * i as u32, "{key:?}");
+        }
+    }
+}
+
+#[test]
+fn bindings_and_workgroups_are_those_of_rust_and_portable() {
+    for key in catalogue() {
+        let (module, _) = parsed(&key);
+        let mut storage: Vec<(u32, Access)> = module
+            .global_variables
+            .iter()
+            .filter_map(|(_, v)| match v.space {
+                naga::AddressSpace::Storage { access } => {
+                    let write = access.contains(naga::StorageAccess::STORE);
+                    Some((v.binding.as_ref()?.binding, if write { Access::ReadWrite } else { Access::Read }))
+                }
+                _ => None,
+            })
+            .collect();
+        storage.sort_by_key(|(binding, _)| *binding);
+        let wanted: Vec<(u32, Access)> = (1..).zip(key.bindings()).collect();
+        assert_eq!(storage, wanted, "{key:?}");
+        assert!(storage.len() <= DeviceCaps::PORTABLE.max_storage_buffers as usize, "{key:?}");
+
+        let size = module.entry_points[0].workgroup_size;
+        assert_eq!(size, [key.workgroup_size(), 1, 1], "{key:?}");
+        assert!(size[0] <= DeviceCaps::PORTABLE.max_invocations, "{key:?}");
+        let shared = module.global_variables.iter().filter(|(_, v)| v.space == naga::AddressSpace::WorkGroup);
+        let bytes: u32 = shared.map(|(_, v)| module.types[v.ty].inner.size(module.to_ctx())).sum();
+        assert!(bytes <= DeviceCaps::PORTABLE.workgroup_bytes, "{key:?}: {bytes} bytes");
+        assert!(key.source().starts_with("//"), "{key:?} has no header");
+    }
+}
+
+/// Browsers compile with tint, which is stricter than naga about uniform control flow and constants.
+#[test]
+fn every_key_passes_tint_where_it_is_installed() {
+    if std::process::Command::new("tint").arg("--help").output().is_err() {
+        eprintln!("skipped: tint is not installed");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (path, written) = (dir.path().join("key.wgsl"), dir.path().join("written.wgsl"));
+    for key in catalogue() {
+        std::fs::write(&path, key.source()).unwrap();
+        let out = std::process::Command::new("tint")
+            .args(["--format", "wgsl", "-o"])
+            .args([&written, &path])
+            .output()
+            .unwrap();
+        assert!(out.status.success(), "{key:?}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+}
+
+fn small(max_binding_bytes: u64) -> DeviceCaps {
+    DeviceCaps { max_binding_bytes, f16: true, ..DeviceCaps::PORTABLE }
+}
+
+/// What any list of launches must satisfy: aligned windows within the limit, words as the kernel names them.
+fn check(launches: &[Launch<usize>], caps: &DeviceCaps) {
+    for launch in launches {
+        assert_eq!(launch.params.len(), launch.key.params().len(), "{launch:?}");
+        assert_eq!(launch.operands.len(), launch.key.bindings().len(), "{launch:?}");
+        assert_eq!(u64::from(launch.params[0]), launch.groups, "{launch:?}");
+        assert!(launch.groups > 0, "{launch:?}");
+        assert!(launch.estimate.bytes > 0.0, "{launch:?}");
+        for operand in &launch.operands {
+            assert!(operand.bytes > 0 && operand.bytes <= caps.max_binding_bytes, "{launch:?}");
+            assert_eq!(operand.offset % caps.storage_align, 0, "{launch:?}");
+        }
+    }
+}
+
+/// The windows of an operand cover it from 0 to its end without a gap.
+fn covers(launches: &[Launch<usize>], operand: usize, bytes: u64) {
+    let mut windows: Vec<(u64, u64)> = launches
+        .iter()
+        .flat_map(|l| &l.operands)
+        .filter(|o| o.tensor == operand)
+        .map(|o| (o.offset, o.bytes))
+        .collect();
+    windows.sort_unstable();
+    windows.dedup();
+    let mut end = 0;
+    for (offset, bytes) in windows {
+        assert_eq!(offset, end);
+        end += bytes;
+    }
+    assert_eq!(end, bytes);
+}
+
+#[test]
+fn launches_cover_their_tensors_under_small_limits() {
+    for limit in [4096, 65_536, 1 << 20] {
+        let caps = small(limit);
+        for dtype in [DType::F32, DType::F16] {
+            let size = dtype.size();
+            let soft = softmax::launches(dtype, false, 1000, 31, 1, &caps);
+            if let Ok(soft) = soft {
+                check(&soft, &caps);
+                covers(&soft, 1, (1000 * 31 * size) as u64);
+            } else {
+                assert_eq!(limit, 4096);
+            }
+            let norm = norm::launches(norm::NormKind::AddLayer, dtype, 300, 256, 1e-5, 256, true, &caps).unwrap();
+            check(&norm, &caps);
+            covers(&norm, 5, (300 * 256 * size) as u64);
+            covers(&norm, 6, 300 * 4);
+            let rows = gather::embedding(dtype, DType::I32, 5000, 128, 777, &caps).unwrap();
+            check(&rows, &caps);
+            covers(&rows, 0, (5000 * 128 * size) as u64);
+            covers(&rows, 2, (777 * 128 * size) as u64);
+            let picked = gather::pick_row(dtype, 9, 100, 128, &caps).unwrap();
+            check(&picked, &caps);
+            covers(&picked, 0, (9 * 100 * 128 * size) as u64);
+            let constant = fill::constant(dtype, 1.0, 99_999, &caps).unwrap();
+            check(&constant, &caps);
+            covers(&constant, 0, (99_999 * size) as u64);
+            let mask = fill::causal_mask(320, 64, &caps).unwrap();
+            check(&mask, &caps);
+            covers(&mask, 0, 320 * 64 * 4);
+            let (sum, workspace) = reduce::launches(reduce::ReduceKind::Mean, dtype, 1, 100_000, 1, &caps).unwrap();
+            check(&sum, &caps);
+            covers(&sum, 0, (100_000 * size) as u64);
+            covers(&sum, 2, workspace.unwrap() as u64);
+        }
+    }
+}
+
+#[test]
+fn a_row_that_no_binding_covers_is_an_error_with_its_size() {
+    let error = softmax::launches(DType::F32, false, 3, 2048, 1, &small(4096)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "softmax: operand 0: one row takes 8192 bytes, which one binding must cover, but the device's limit is 4096; \
+         use a smaller size or another adapter"
+    );
+    let error = softmax::launches(DType::F16, false, 3, 2048, 1, &DeviceCaps::PORTABLE).unwrap_err();
+    assert_eq!(error.to_string(), "softmax: element type f16, expected f32: the device has no f16");
+    let few = DeviceCaps { workgroup_bytes: 64, ..DeviceCaps::PORTABLE };
+    let error = softmax::launches(DType::F32, false, 3, 2048, 1, &few).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "softmax: a workgroup takes 2176 bytes of workgroup memory, but the device's limit is 64; use another adapter"
+    );
+    let error = gather::embedding(DType::F32, DType::I32, 0, 4, 1, &DeviceCaps::PORTABLE).unwrap_err();
+    assert_eq!(error.to_string(), "gather: rows of the table is 0, expected at least 1, since rows of it are wanted");
+}
+
+proptest! {
+    #[test]
+    fn windows_are_aligned_within_the_limit_and_cover_all_rows(
+        rows in 0usize..5000,
+        row_bytes in prop::collection::vec(0u64..3000, 1..4),
+        limit in 1u64..2_000_000,
+        align in prop::sample::select(vec![1u64, 16, 32, 64, 256]),
+    ) {
+        let caps = DeviceCaps { storage_align: align, ..small(limit) };
+        match split_rows(rows, &row_bytes, &caps) {
+            Some(ranges) => {
+                let mut next = 0;
+                for r in &ranges {
+                    prop_assert!(r.start == next && r.end > r.start);
+                    next = r.end;
+                    for b in &row_bytes {
+                        prop_assert!(r.len() as u64 * b <= limit);
+                        prop_assert_eq!(r.start as u64 * b % align, 0);
+                    }
+                }
+                prop_assert_eq!(next, rows);
+            }
+            None => {
+                // the fewest aligned rows do not fit
+                let step = (1..=align).find(|s| row_bytes.iter().all(|b| s * b % align == 0)).unwrap();
+                prop_assert!(row_bytes.iter().any(|b| step * b > limit));
+            }
+        }
+    }
+}
