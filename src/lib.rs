@@ -1,5 +1,6 @@
 //! kiln fires a whole neural network in one command buffer.
 pub mod caps;
+pub mod debug;
 mod error;
 pub mod fuse;
 pub mod gpu;

@@ -2,9 +2,10 @@
 //! bottom as the way of the data: lift, fuse, select, plan, record, gpu, trace.
 
 use crate::caps::DeviceCaps;
+use crate::debug::{level, show};
 use crate::error::Error;
 use crate::fuse::{FuseLimits, FuseReport, fuse};
-use crate::gpu::{AdapterChoice, AdapterInfo, Executable, ExecutableOptions, Gpu, Pending, Submission};
+use crate::gpu::{AdapterChoice, AdapterInfo, Executable, ExecutableOptions, Finished, Gpu, Pending, Submission};
 use crate::graph::{DType, Graph, Storage, TensorType};
 use crate::lift::lift;
 use crate::model::ParamSource;
@@ -125,13 +126,13 @@ impl Session {
         let caps = options.limits.as_ref().map_or(self.caps().clone(), |l| self.caps().within(l));
         let compiled = compile(graph, &caps, options)?;
         let shader_options = ExecutableOptions { checked: options.checked, poison: options.poison };
-        tracing::debug!(target: "kiln::graph", "\n{}", compiled.graph);
-        tracing::debug!(target: "kiln::memory", "\n{}\n{}", compiled.selected, compiled.plan);
+        compiled.show();
         let executable = Executable::new(&self.gpu, compiled.recording.clone(), shader_options)?;
         for (weight, buffer) in compiled.selected.weights.iter().zip(&compiled.recording.weights) {
             let bytes = weight_bytes(weight, compiled.graph.layout.get(weight.storage), params)?;
             executable.write(*buffer, 0, &bytes)?;
         }
+        tracing::debug!(mode = %options.mode, dispatches = compiled.recording.dispatches.len(), bytes = compiled.plan.total(), "compiled");
         let program = Program { executable, compiled, mode: options.mode };
         for state in &program.executable.recording().states {
             program.executable.write(state.buffer, state.offset, Tensor::zeros(state.port.ty.clone()).bytes())?;
@@ -153,6 +154,19 @@ pub struct Compiled {
     pub plan: MemoryPlan,
     /// What is done.
     pub recording: Recording,
+}
+
+impl Compiled {
+    /// What `KILN_DEBUG` asks for.
+    fn show(&self) {
+        show(1, "graph as it is run", || Box::new(self.graph.clone()));
+        show(1, "fused", || Box::new(self.report.clone()));
+        show(2, "schedule", || Box::new(self.selected.clone()));
+        show(2, "memory", || Box::new(self.plan.clone()));
+        for kernel in &self.recording.kernels {
+            show(3, kernel.name(), || Box::new(kernel.source()));
+        }
+    }
 }
 
 /// Lifts, fuses, selects, plans and records for a device of these caps.
@@ -326,6 +340,7 @@ impl Program {
         }
         let bytes =
             ports.iter().map(|port| checked_input(port, inputs, ports)).collect::<Result<Vec<&[u8]>, Error>>()?;
+        let how = Submission { profile: how.profile || level() >= 4, ..how };
         let pending = self.executable.submit(&bytes, how)?;
         Ok(Run { program: self, pending, begin })
     }
@@ -390,8 +405,8 @@ impl Run<'_> {
     /// # Errors
     /// If the device fails.
     pub fn wait(self) -> Result<Outputs, Error> {
-        let (ports, finished) = (&self.program.executable.recording().outputs, self.pending.wait()?);
-        Ok(outputs(ports, finished.outputs))
+        let (program, times) = (self.program, self.times());
+        Ok(program.results(self.pending.wait()?, times, self.begin))
     }
 
     /// Waits without blocking the caller's thread.
@@ -399,16 +414,32 @@ impl Run<'_> {
     /// # Errors
     /// If the device fails.
     pub async fn finish(self) -> Result<Outputs, Error> {
-        let ports = &self.program.executable.recording().outputs;
-        Ok(outputs(ports, self.pending.finish().await?.outputs))
+        let (program, times) = (self.program, self.times());
+        Ok(program.results(self.pending.finish().await?, times, self.begin))
     }
 
     fn wait_traced(self) -> Result<(Outputs, Trace), Error> {
-        let program = self.program;
-        let recording = program.executable.recording();
-        let (encode_ns, submits, passes) = (self.pending.encode_ns, self.pending.submits, self.pending.passes);
+        let (program, times) = (self.program, self.times());
         let finished = self.pending.wait()?;
-        let wall_ns = self.begin.elapsed().as_nanos() as u64;
+        let trace = program.trace_of(&finished, times, self.begin);
+        show(4, "timings", || Box::new(trace.clone()));
+        Ok((outputs(&program.executable.recording().outputs, finished.outputs), trace))
+    }
+
+    /// Encode time, submits and passes.
+    fn times(&self) -> (u64, u64, u64) {
+        (self.pending.encode_ns, self.pending.submits, self.pending.passes)
+    }
+}
+
+impl Program {
+    fn results(&self, finished: Finished, times: (u64, u64, u64), begin: Instant) -> Outputs {
+        show(4, "timings", || Box::new(self.trace_of(&finished, times, begin)));
+        outputs(&self.executable.recording().outputs, finished.outputs)
+    }
+
+    fn trace_of(&self, finished: &Finished, (encode_ns, submits, passes): (u64, u64, u64), begin: Instant) -> Trace {
+        let recording = self.executable.recording();
         let spans = recording.dispatches.iter().enumerate().map(|(i, d)| Span {
             name: d.name.clone(),
             kernel: recording.kernels[d.kernel].name().into(),
@@ -417,21 +448,19 @@ impl Run<'_> {
             bytes: d.estimate.bytes,
             time: finished.times.get(i).copied().flatten(),
         });
-        let info = program.executable.gpu().info();
-        let trace = Trace {
+        let info = self.executable.gpu().info();
+        Trace {
             version: VERSION,
             adapter: info.name.clone(),
             driver: format!("{}, {}", info.backend, info.driver),
-            mode: program.mode.to_string(),
+            mode: self.mode.to_string(),
             submits,
             passes,
             profiling_split_passes: passes > submits,
             spans: spans.collect(),
             encode_ns,
-            wall_ns,
-        };
-        tracing::debug!(target: "kiln::timings", "\n{trace}");
-        Ok((outputs(&recording.outputs, finished.outputs), trace))
+            wall_ns: begin.elapsed().as_nanos() as u64,
+        }
     }
 }
 

@@ -234,7 +234,6 @@ fn make_pipeline(
 ) -> Result<wgpu::ComputePipeline, GpuError> {
     let key = &recording.kernels[index];
     let source = key.source();
-    tracing::trace!(target: "kiln::wgsl", kernel = key.name(), "{source}");
     let descriptor = wgpu::ShaderModuleDescriptor {
         label: Some(key.name()),
         source: wgpu::ShaderSource::Wgsl(source.as_str().into()),

@@ -1,0 +1,212 @@
+//! Continues a prompt with a GPTlite that PyTorch trained, one submit a character.
+//!
+//! Without arguments it uses the small character model in examples/data. The config is JSON as
+//! [`kiln::model::ModelConfig`] documents it.
+
+mod sample;
+
+use clap::{Parser, ValueEnum};
+use kiln::gpu::AdapterChoice;
+use kiln::graph::Graph;
+use kiln::model::{Checkpoint, Gptlite, GptliteFile, ModelConfig, Vocabulary};
+use kiln::session::{CompileOptions, Mode, Program, Session, compile};
+use kiln::tensor::Tensor;
+use sample::Sampler;
+use std::error::Error;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+#[derive(Parser)]
+#[command(about = "Continues a prompt with a trained GPTlite")]
+struct Args {
+    /// Parameters as safetensors; the bundled checkpoint if not given.
+    #[arg(long, requires = "config")]
+    weights: Option<PathBuf>,
+    /// Sizes and vocabulary as JSON.
+    #[arg(long, requires = "weights")]
+    config: Option<PathBuf>,
+    /// Text to continue.
+    #[arg(long, default_value = "You may convey a covered work")]
+    prompt: String,
+    /// Characters to add.
+    #[arg(long, default_value_t = 100)]
+    tokens: usize,
+    /// 0 takes the likeliest character each time.
+    #[arg(long, default_value_t = 0.0)]
+    temperature: f64,
+    /// Sample among this many likeliest characters; 0 is all.
+    #[arg(long, default_value_t = 0)]
+    top_k: usize,
+    /// Seed of the sampler.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Part of the adapter's name.
+    #[arg(long)]
+    adapter: Option<String>,
+    /// How the graph is run.
+    #[arg(long, value_enum, default_value_t = ModeArg::Fused)]
+    mode: ModeArg,
+    /// Writes the timings of one step.
+    #[arg(long)]
+    trace: Option<PathBuf>,
+    /// Prints a table of the three modes after the text.
+    #[arg(long)]
+    compare: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ModeArg {
+    Eager,
+    Recorded,
+    Fused,
+}
+
+impl From<ModeArg> for Mode {
+    fn from(mode: ModeArg) -> Mode {
+        match mode {
+            ModeArg::Eager => Mode::Eager,
+            ModeArg::Recorded => Mode::Recorded,
+            ModeArg::Fused => Mode::Fused,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A model with its parameters, compiled for one step of generation at a time.
+struct Generator {
+    program: Program,
+    vocabulary: Vocabulary,
+    block: usize,
+}
+
+impl Generator {
+    /// What the step is given: the last block of tokens, padded on the right, and the last one's position.
+    fn inputs(&self, tokens: &[i32]) -> (Tensor, Tensor) {
+        let window = &tokens[tokens.len().saturating_sub(self.block)..];
+        let mut padded = window.to_vec();
+        padded.resize(self.block, 0);
+        (Tensor::i32([1, self.block], &padded), Tensor::i32([1], &[window.len() as i32 - 1]))
+    }
+}
+
+fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data");
+    let config = args.config.clone().unwrap_or_else(|| data.join("gptlite_char.json"));
+    let weights = args.weights.clone().unwrap_or_else(|| data.join("gptlite_char.weights.safetensors"));
+    let ModelConfig::Gptlite(file) = ModelConfig::open(&config)? else {
+        return Err(format!("{}: not a gptlite", config.display()).into());
+    };
+    let vocabulary = file.vocabulary.clone().ok_or_else(|| format!("{}: no \"vocab\", which text needs", config.display()))?;
+    let mut tokens = vocabulary.encode(&args.prompt)?;
+    if tokens.is_empty() {
+        return Err("the prompt is empty: give at least one character with --prompt".into());
+    }
+    let mut sampler = Sampler::new(args.temperature, args.top_k, args.seed)?;
+    let weights = Checkpoint::open(weights)?;
+    let choice = args.adapter.clone().map_or(AdapterChoice::Best, AdapterChoice::Named);
+    let session = Session::open_blocking(&choice)?;
+    println!("adapter: {}", session.adapter());
+    let generator = build(&session, &file, &weights, args.mode.into())?;
+
+    print!("{}", args.prompt);
+    std::io::stdout().flush()?;
+    let begin = Instant::now();
+    let mut submits = 0;
+    for _ in 0..args.tokens {
+        let (window, position) = generator.inputs(&tokens);
+        let run = generator.program.submit(&[("tokens", &window), ("position", &position)])?;
+        submits = run.submits();
+        let outputs = run.wait()?;
+        let next = sampler.pick(&outputs["logits"], &outputs["next"]);
+        tokens.push(next);
+        print!("{}", generator.vocabulary.decode(&[next])?);
+        std::io::stdout().flush()?;
+    }
+    let seconds = begin.elapsed().as_secs_f64();
+    println!("\n");
+    println!("{} characters in {seconds:.2} s: {:.1} tokens/s", args.tokens, args.tokens as f64 / seconds);
+    println!("mode {}, {submits} submits a step", generator.program.mode());
+    let as_written = compile(&graph(&file)?, session.caps(), &CompileOptions::mode(Mode::Recorded))?;
+    println!("dispatches: {} as written, {} as run", as_written.recording.dispatches.len(), generator.program.dispatches());
+    println!("memory: {}", generator.program.plan());
+    println!("as written: {}", as_written.plan);
+    if let Some(path) = &args.trace {
+        let (window, position) = generator.inputs(&tokens);
+        let (_, trace) = generator.program.trace(&[("tokens", &window), ("position", &position)])?;
+        std::fs::write(path, serde_json::to_string_pretty(&trace)?).map_err(|e| format!("{}: {e}", path.display()))?;
+        print!("{trace}");
+        println!("trace written to {}", path.display());
+    }
+    if args.compare {
+        compare(&session, &file, &weights, &tokens)?;
+    }
+    Ok(())
+}
+
+fn graph(file: &GptliteFile) -> Result<Graph, Box<dyn Error>> {
+    Ok(Gptlite::new(file.config.clone()).build_next(file.config.block_size)?)
+}
+
+fn build(session: &Session, file: &GptliteFile, weights: &Checkpoint, mode: Mode) -> Result<Generator, Box<dyn Error>> {
+    let graph = graph(file)?;
+    let loaded = weights.load(&graph.layout)?;
+    if !loaded.unused.is_empty() {
+        eprintln!("warning: parameters that the model does not have: {}", loaded.unused.join(", "));
+    }
+    let program = session.compile(&graph, &loaded, &CompileOptions::mode(mode))?;
+    let vocabulary = file.vocabulary.clone().ok_or("no vocabulary")?;
+    Ok(Generator { program, vocabulary, block: file.config.block_size })
+}
+
+/// Steps of each mode, taken in turn so that a machine whose speed drifts treats them alike.
+const ROUNDS: usize = 9;
+
+fn compare(session: &Session, file: &GptliteFile, weights: &Checkpoint, tokens: &[i32]) -> Result<(), Box<dyn Error>> {
+    let modes = [Mode::Eager, Mode::Recorded, Mode::Fused];
+    let mut generators = Vec::new();
+    for mode in modes {
+        generators.push((build(session, file, weights, mode)?, Vec::new(), Vec::new(), 0));
+    }
+    for round in 0..=ROUNDS {
+        for (generator, walls, encodes, submits) in &mut generators {
+            let (window, position) = generator.inputs(tokens);
+            let begin = Instant::now();
+            let run = generator.program.submit(&[("tokens", &window), ("position", &position)])?;
+            let encode = run.encode_ns() as f64 / 1e3;
+            *submits = run.submits();
+            run.wait()?;
+            // the first round warms up
+            if round > 0 {
+                walls.push(begin.elapsed().as_secs_f64() * 1e3);
+                encodes.push(encode);
+            }
+        }
+    }
+    println!("\none step of S = {} (median of {ROUNDS})", file.config.block_size);
+    println!("{:<9} {:>9} {:>9} {:>8} {:>10} {:>13} {:>12}", "mode", "ms", "speed-up", "submits", "dispatches", "encode µs", "planned MiB");
+    let mut eager = None;
+    for (generator, walls, encodes, submits) in &mut generators {
+        let ms = median(walls);
+        let base = *eager.get_or_insert(ms);
+        let mib = generator.program.plan().total() as f64 / f64::from(1 << 20);
+        let (mode, dispatches) = (generator.program.mode().to_string(), generator.program.dispatches());
+        println!("{mode:<9} {ms:>9.3} {:>8.2}x {submits:>8} {dispatches:>10} {:>13.1} {mib:>12.2}", base / ms, median(encodes));
+    }
+    Ok(())
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
