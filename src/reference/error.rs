@@ -8,7 +8,7 @@ use thiserror::Error;
 pub enum ReferenceError {
     /// The graph breaks an invariant.
     #[error(transparent)]
-    Graph(#[from] GraphError),
+    Graph(Box<GraphError>),
     /// An input or a parameter was not given.
     #[error("{kind} \"{name}\" is missing; expected {expected}")]
     Missing {
@@ -73,4 +73,10 @@ pub enum ReferenceError {
         /// The smallest value that is too large.
         bound: usize,
     },
+}
+
+impl From<GraphError> for ReferenceError {
+    fn from(error: GraphError) -> Self {
+        ReferenceError::Graph(Box::new(error))
+    }
 }

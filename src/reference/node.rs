@@ -86,7 +86,7 @@ pub(super) fn store(dtype: DType, data: &mut [f64]) {
     }
 }
 
-fn product(node: &Node, x: &[&Value], transpose_a: bool, transpose_b: bool) -> Result<Vec<f64>, GraphError> {
+fn product(node: &Node, x: &[&Value], transpose_a: bool, transpose_b: bool) -> Result<Vec<f64>, ReferenceError> {
     let (a, b): (&Shape, &Shape) = (&x[0].shape, &x[1].shape);
     let dims = matmul_dims(a, b, transpose_a, transpose_b).map_err(|(what, dim)| GraphError::Shapes {
         op: node.op.name(),
