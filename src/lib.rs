@@ -7,6 +7,7 @@ pub mod gpu;
 pub mod graph;
 pub mod kernel;
 pub mod lift;
+pub mod measure;
 pub mod model;
 pub mod plan;
 pub mod record;

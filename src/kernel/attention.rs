@@ -78,6 +78,11 @@ impl AttentionKey {
         names
     }
 
+    /// Bytes of workgroup memory.
+    pub fn workgroup_bytes(&self) -> usize {
+        self.block.map_or(0, |b| block_bytes(b, self.columns))
+    }
+
     /// Invocations in a workgroup.
     pub fn workgroup_size(&self) -> u32 {
         self.block.map_or(DIRECT, |(br, bc)| br * bc / 16) as u32

@@ -141,6 +141,11 @@ impl MatmulKey {
         names
     }
 
+    /// Bytes of workgroup memory.
+    pub fn workgroup_bytes(&self) -> usize {
+        stage_bytes(self.tile.m, self.tile.n, self.tile.k)
+    }
+
     /// Invocations in a workgroup.
     pub fn workgroup_size(&self) -> u32 {
         let t = self.tile;
@@ -400,10 +405,14 @@ const SMALLEST: Tile = Tile { m: 16, n: 16, k: 8, tm: 4, tn: 4 };
 /// Workgroups that keep a large device busy.
 const BUSY: usize = 128;
 
+/// Bytes of a stage of both operands, one vec4 of padding a row each.
+fn stage_bytes(m: usize, n: usize, k: usize) -> usize {
+    k * (m / 4 + n / 4 + 2) * 16
+}
+
 /// The tile with the least predicted time: rounds of workgroups times the work of one over its share of the rate.
 fn tile(m: usize, n: usize, batch: usize, caps: &DeviceCaps) -> Tile {
-    let stage = |m: usize, n: usize, k: usize| k * (m / 4 + n / 4 + 2) * 16;
-    let fits = |m, n, k| stage(m, n, k) <= caps.workgroup_bytes as usize;
+    let fits = |m, n, k| stage_bytes(m, n, k) <= caps.workgroup_bytes as usize;
     let candidates = TILES.iter().filter_map(|&(bm, bn, tm, tn, share)| {
         let threads = bm / tm * (bn / tn);
         let k = [16, 8].into_iter().find(|k| fits(bm, bn, *k))?;

@@ -13,6 +13,7 @@ pub mod fill;
 pub mod gather;
 pub mod matmul;
 pub mod norm;
+pub mod probe;
 pub mod reduce;
 pub mod softmax;
 mod split;
@@ -51,6 +52,8 @@ pub enum KernelKey {
     Matmul(matmul::MatmulKey),
     /// norm.wgsl
     Norm(norm::NormKey),
+    /// probe.wgsl
+    Probe(probe::ProbeKey),
     /// reduce.wgsl
     Reduce(reduce::ReduceKey),
     /// softmax.wgsl
@@ -67,6 +70,7 @@ impl KernelKey {
             KernelKey::Gather(_) => gather::NAME,
             KernelKey::Matmul(key) => key.name(),
             KernelKey::Norm(_) => norm::NAME,
+            KernelKey::Probe(_) => probe::NAME,
             KernelKey::Reduce(_) => reduce::NAME,
             KernelKey::Softmax(_) => softmax::NAME,
         }
@@ -81,6 +85,7 @@ impl KernelKey {
             KernelKey::Gather(key) => key.source(),
             KernelKey::Matmul(key) => key.source(),
             KernelKey::Norm(key) => key.source(),
+            KernelKey::Probe(key) => key.source(),
             KernelKey::Reduce(key) => key.source(),
             KernelKey::Softmax(key) => key.source(),
         }
@@ -95,6 +100,7 @@ impl KernelKey {
             KernelKey::Gather(key) => key.bindings(),
             KernelKey::Matmul(key) => key.bindings(),
             KernelKey::Norm(key) => key.bindings(),
+            KernelKey::Probe(key) => key.bindings(),
             KernelKey::Reduce(key) => key.bindings(),
             KernelKey::Softmax(key) => key.bindings(),
         }
@@ -110,8 +116,26 @@ impl KernelKey {
             KernelKey::Gather(_) => fixed(gather::PARAMS),
             KernelKey::Matmul(key) => key.params(),
             KernelKey::Norm(_) => fixed(norm::PARAMS),
+            KernelKey::Probe(_) => fixed(probe::PARAMS),
             KernelKey::Reduce(_) => fixed(reduce::PARAMS),
             KernelKey::Softmax(_) => fixed(softmax::PARAMS),
+        }
+    }
+
+    /// Bytes of workgroup memory that the kernel was chosen for; 0 for kernels within [`DeviceCaps::PORTABLE`]'s.
+    ///
+    /// [`DeviceCaps::PORTABLE`]: crate::caps::DeviceCaps::PORTABLE
+    pub fn workgroup_bytes(&self) -> usize {
+        match self {
+            KernelKey::Attention(key) => key.workgroup_bytes(),
+            KernelKey::Matmul(key) => key.workgroup_bytes(),
+            KernelKey::Elementwise(_)
+            | KernelKey::Fill(_)
+            | KernelKey::Gather(_)
+            | KernelKey::Norm(_)
+            | KernelKey::Probe(_)
+            | KernelKey::Reduce(_)
+            | KernelKey::Softmax(_) => 0,
         }
     }
 
@@ -124,6 +148,7 @@ impl KernelKey {
             KernelKey::Gather(key) => key.size,
             KernelKey::Matmul(key) => key.workgroup_size(),
             KernelKey::Norm(key) => key.size,
+            KernelKey::Probe(key) => key.size,
             KernelKey::Reduce(key) => key.size,
             KernelKey::Softmax(key) => key.size,
         }

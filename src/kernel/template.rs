@@ -22,6 +22,7 @@ const TEMPLATES: &[(&str, &str)] = templates![
     "matmul.wgsl",
     "matmul_direct.wgsl",
     "norm.wgsl",
+    "probe.wgsl",
     "reduce.wgsl",
     "softmax.wgsl",
 ];

@@ -1,0 +1,89 @@
+//! In: an open session; out: [`Peak`], the rates that the device reaches: the yardstick of every share of a peak.
+
+use crate::error::Error;
+use crate::gpu::{Executable, ExecutableOptions, Gpu, Submission};
+use crate::graph::{Builder, DType, TensorType};
+use crate::kernel::probe::{ProbeKey, launch};
+use crate::plan::plan;
+use crate::record::lower;
+use crate::select::{Port, Selected, Step, TensorId, TensorKind, TensorSpec};
+use crate::session::{CompileOptions, Session};
+use crate::tensor::Tensor;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// What a device reaches.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Peak {
+    /// f32 FLOP/s of fused multiply-adds in registers.
+    pub flops: f64,
+    /// Bytes/s of a copy, bytes read and written both counted.
+    pub bytes: f64,
+}
+
+/// Measures both rates; takes well under a second on a GPU, a few on a CPU.
+///
+/// # Errors
+/// If the device fails.
+pub fn peak(session: &Session) -> Result<Peak, Error> {
+    let cpu = session.caps().cpu;
+    // enough work for tens of milliseconds
+    let (groups, rounds) = if cpu { (64, 2_000) } else { (8_192, 4_000) };
+    let flops = fma_rate(session.gpu(), ProbeKey { rounds, size: if cpu { 8 } else { 256 } }, groups)?;
+    let bytes = copy_rate(session, if cpu { 1 << 22 } else { 1 << 28 })?;
+    Ok(Peak { flops, bytes })
+}
+
+fn fma_rate(gpu: &Gpu, key: ProbeKey, groups: u32) -> Result<f64, Error> {
+    let (launch, bytes) = launch(key, groups);
+    let flops = launch.estimate.flops;
+    let mut b = Builder::new();
+    let node = b.constant(0.0, TensorType::new(DType::F32, [1]))?.node;
+    let tensor = TensorId(0);
+    let step = Step { node, name: "probe".into(), launch: launch.map(|_| tensor), in_place: None };
+    let ty = TensorType::new(DType::F32, [bytes as usize / 4]);
+    let selected = Selected {
+        tensors: vec![TensorSpec { name: "probe".into(), bytes, kind: TensorKind::Temp }],
+        steps: vec![step],
+        outputs: vec![Port { name: "probe".into(), ty, tensor, offset: 0, bound: None }],
+        ..Selected::default()
+    };
+    let recording = lower(&selected, &plan(&selected, true), gpu.caps());
+    let executable = Executable::new(gpu, recording, ExecutableOptions::default())?;
+    let seconds = best(|| Ok(executable.submit(&[], Submission::default())?.wait().map(|_| ())?))?;
+    Ok(flops / seconds)
+}
+
+fn copy_rate(session: &Session, elements: usize) -> Result<f64, Error> {
+    let mut b = Builder::new();
+    let x = b.state("x", TensorType::new(DType::F32, [elements]))?;
+    let y = b.scale(x, 0.5)?;
+    b.output("y", y)?;
+    b.update(x, y)?;
+    let graph = b.finish()?;
+    let params: BTreeMap<String, Tensor> = BTreeMap::new();
+    let program = session.compile(&graph, &params, &CompileOptions::default())?;
+    let bytes = program.compiled().recording.estimate().bytes;
+    let seconds = best(|| program.submit_unread(&[])?.wait().map(|_| ()))?;
+    Ok(bytes / seconds)
+}
+
+/// The shortest of several runs, after one that warms up.
+fn best(mut run: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
+    run()?;
+    let mut least = f64::INFINITY;
+    for _ in 0..5 {
+        let begin = Instant::now();
+        run()?;
+        least = least.min(begin.elapsed().as_secs_f64());
+    }
+    Ok(least)
+}
+
+/// The vendor's figure for f32 FLOP/s, where it is known by the adapter's name.
+pub fn theoretical_flops(adapter: &str) -> Option<f64> {
+    // vendors' data sheets: dense f32 without matrix units
+    const KNOWN: [(&str, f64); 6] =
+        [("H200", 66.9e12), ("H100", 66.9e12), ("A100", 19.5e12), ("RTX 4090", 82.6e12), ("RTX 3090", 35.6e12), ("RX 7900 XTX", 61.4e12)];
+    KNOWN.iter().find(|(name, _)| adapter.contains(name)).map(|(_, flops)| *flops)
+}
