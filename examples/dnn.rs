@@ -94,7 +94,11 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let peak = peak(&session)?;
     let theoretical = theoretical_flops(&session.adapter().name);
     let sheet = theoretical.map_or("not known".into(), |f| format!("{:.1} TFLOP/s", f / 1e12));
-    println!("f32 peak: measured {:.3} TFLOP/s, data sheet {sheet}; copy {:.1} GB/s", peak.flops / 1e12, peak.bytes / 1e9);
+    println!(
+        "f32 peak: measured {:.3} TFLOP/s, data sheet {sheet}; copy {:.1} GB/s",
+        peak.flops / 1e12,
+        peak.bytes / 1e9
+    );
     for job in jobs(args, session.caps().cpu) {
         table(&session, args, &job, peak)?;
     }
@@ -114,7 +118,10 @@ fn table(session: &Session, args: &Args, job: &Job, peak: Peak) -> Result<(), Bo
     // any numbers that are not all alike
     let values: Vec<f64> = (0..input.shape.elements()).map(|i| ((i * 7919 % 2003) as f64 - 1001.0) / 578.0).collect();
     let x = Tensor::from_f64(input, &values);
-    println!("{:<9} {:>10} {:>8} {:>10} {:>11} {:>10} {:>9} {:>12}", "mode", "ms", "submits", "dispatches", "encode µs", "GFLOP/s", "of peak", "planned MiB");
+    println!(
+        "{:<9} {:>10} {:>8} {:>10} {:>11} {:>10} {:>9} {:>12}",
+        "mode", "ms", "submits", "dispatches", "encode µs", "GFLOP/s", "of peak", "planned MiB"
+    );
     let modes = [(ModeArg::Eager, Mode::Eager), (ModeArg::Recorded, Mode::Recorded), (ModeArg::Fused, Mode::Fused)];
     for (arg, mode) in modes {
         if !args.mode.is_empty() && !args.mode.contains(&arg) {

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::gpu::{Executable, ExecutableOptions, Gpu, Submission};
-use crate::graph::{Builder, DType, TensorType};
+use crate::graph::{Builder, DType, NodeId, TensorType};
 use crate::kernel::probe::{ProbeKey, launch};
 use crate::plan::plan;
 use crate::record::lower;
@@ -37,10 +37,8 @@ pub fn peak(session: &Session) -> Result<Peak, Error> {
 fn fma_rate(gpu: &Gpu, key: ProbeKey, groups: u32) -> Result<f64, Error> {
     let (launch, bytes) = launch(key, groups);
     let flops = launch.estimate.flops;
-    let mut b = Builder::new();
-    let node = b.constant(0.0, TensorType::new(DType::F32, [1]))?.node;
     let tensor = TensorId(0);
-    let step = Step { node, name: "probe".into(), launch: launch.map(|_| tensor), in_place: None };
+    let step = Step { node: NodeId(0), name: "probe".into(), launch: launch.map(|_| tensor), in_place: None };
     let ty = TensorType::new(DType::F32, [bytes as usize / 4]);
     let selected = Selected {
         tensors: vec![TensorSpec { name: "probe".into(), bytes, kind: TensorKind::Temp }],
@@ -83,7 +81,13 @@ fn best(mut run: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
 /// The vendor's figure for f32 FLOP/s, where it is known by the adapter's name.
 pub fn theoretical_flops(adapter: &str) -> Option<f64> {
     // vendors' data sheets: dense f32 without matrix units
-    const KNOWN: [(&str, f64); 6] =
-        [("H200", 66.9e12), ("H100", 66.9e12), ("A100", 19.5e12), ("RTX 4090", 82.6e12), ("RTX 3090", 35.6e12), ("RX 7900 XTX", 61.4e12)];
+    const KNOWN: [(&str, f64); 6] = [
+        ("H200", 66.9e12),
+        ("H100", 66.9e12),
+        ("A100", 19.5e12),
+        ("RTX 4090", 82.6e12),
+        ("RTX 3090", 35.6e12),
+        ("RX 7900 XTX", 61.4e12),
+    ];
     KNOWN.iter().find(|(name, _)| adapter.contains(name)).map(|(_, flops)| *flops)
 }

@@ -32,17 +32,19 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // sees selected tensors, launches and operands, not how a kernel is written
     ("plan", &["graph", "select", "kernel", "caps"]),
     // ids and sizes only: what ops mean is behind it
-    ("record", &["plan", "kernel", "caps"]),
+    ("record", &["plan", "select", "kernel", "caps"]),
     // plays a recording; tensors are what it uploads and reads back
     ("gpu", &["record", "kernel", "caps", "trace", "tensor"]),
     // the common language of library, benches and viewer
     ("trace", &[]),
+    // shows whatever it is given
+    ("debug", &[]),
     // the oracle computes any graph on host data
     ("reference", &["graph", "tensor"]),
 ];
 
 /// Where the stages are put together: these may know all. `lib` is the crate's root.
-const TOP: &[&str] = &["lib", "session", "error"];
+const TOP: &[&str] = &["lib", "session", "measure", "error"];
 
 /// The only folder that may name wgpu.
 const GPU: &str = "gpu/";

@@ -107,7 +107,8 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let ModelConfig::Gptlite(file) = ModelConfig::open(&config)? else {
         return Err(format!("{}: not a gptlite", config.display()).into());
     };
-    let vocabulary = file.vocabulary.clone().ok_or_else(|| format!("{}: no \"vocab\", which text needs", config.display()))?;
+    let vocabulary =
+        file.vocabulary.clone().ok_or_else(|| format!("{}: no \"vocab\", which text needs", config.display()))?;
     let mut tokens = vocabulary.encode(&args.prompt)?;
     if tokens.is_empty() {
         return Err("the prompt is empty: give at least one character with --prompt".into());
@@ -138,7 +139,11 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     println!("{} characters in {seconds:.2} s: {:.1} tokens/s", args.tokens, args.tokens as f64 / seconds);
     println!("mode {}, {submits} submits a step", generator.program.mode());
     let as_written = compile(&graph(&file)?, session.caps(), &CompileOptions::mode(Mode::Recorded))?;
-    println!("dispatches: {} as written, {} as run", as_written.recording.dispatches.len(), generator.program.dispatches());
+    println!(
+        "dispatches: {} as written, {} as run",
+        as_written.recording.dispatches.len(),
+        generator.program.dispatches()
+    );
     println!("memory: {}", generator.program.plan());
     println!("as written: {}", as_written.plan);
     if let Some(path) = &args.trace {
@@ -194,14 +199,21 @@ fn compare(session: &Session, file: &GptliteFile, weights: &Checkpoint, tokens: 
         }
     }
     println!("\none step of S = {} (median of {ROUNDS})", file.config.block_size);
-    println!("{:<9} {:>9} {:>9} {:>8} {:>10} {:>13} {:>12}", "mode", "ms", "speed-up", "submits", "dispatches", "encode µs", "planned MiB");
+    println!(
+        "{:<9} {:>9} {:>9} {:>8} {:>10} {:>13} {:>12}",
+        "mode", "ms", "speed-up", "submits", "dispatches", "encode µs", "planned MiB"
+    );
     let mut eager = None;
     for (generator, walls, encodes, submits) in &mut generators {
         let ms = median(walls);
         let base = *eager.get_or_insert(ms);
         let mib = generator.program.plan().total() as f64 / f64::from(1 << 20);
         let (mode, dispatches) = (generator.program.mode().to_string(), generator.program.dispatches());
-        println!("{mode:<9} {ms:>9.3} {:>8.2}x {submits:>8} {dispatches:>10} {:>13.1} {mib:>12.2}", base / ms, median(encodes));
+        println!(
+            "{mode:<9} {ms:>9.3} {:>8.2}x {submits:>8} {dispatches:>10} {:>13.1} {mib:>12.2}",
+            base / ms,
+            median(encodes)
+        );
     }
     Ok(())
 }

@@ -41,7 +41,13 @@ pub fn launch(key: ProbeKey, groups: u32) -> (Launch<usize>, u64) {
     let bytes = u64::from(groups) * u64::from(key.size) * 4;
     let operand = Operand { tensor: 0, offset: 0, bytes };
     let estimate = Estimate { flops, bytes: bytes as f64 };
-    let launch = Launch { key: KernelKey::Probe(key), params: vec![groups, 0, 0, 0], groups: u64::from(groups), operands: vec![operand], estimate };
+    let launch = Launch {
+        key: KernelKey::Probe(key),
+        params: vec![groups, 0, 0, 0],
+        groups: u64::from(groups),
+        operands: vec![operand],
+        estimate,
+    };
     (launch, bytes)
 }
 
