@@ -138,7 +138,7 @@ pub fn lower(selected: &Selected, plan: &MemoryPlan, caps: &DeviceCaps) -> Recor
         let bindings = launch.operands.iter().zip(launch.key.bindings()).map(|(o, access)| {
             let (buffer, base) = place[&o.tensor];
             let left = recording.buffers[buffer.0].bytes - base - o.offset;
-            Binding { buffer, offset: base + o.offset, bytes: o.bytes.min(left), access }
+            Binding { buffer, offset: base + o.offset, bytes: o.bytes.next_multiple_of(4).min(left), access }
         });
         let bindings = bindings.collect();
         let offset = recording.params.len() as u64 * 4;
