@@ -7,7 +7,8 @@ use crate::graph::DType;
 pub enum KernelError {
     /// A tensor cannot be cut into windows that a binding covers.
     #[error(
-        "{kernel}: operand {operand}: {what} takes {wanted} bytes, which one binding must cover, but the device's limit is {limit}; use a smaller size or another adapter"
+        "{kernel}: operand {operand}: {what} wants a binding of {wanted} bytes, but the device's limit is {limit}; \
+         use a smaller size or another adapter"
     )]
     Binding {
         /// The kernel.

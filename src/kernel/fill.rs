@@ -70,7 +70,7 @@ pub fn constant(
         DType::U32 => value as u32,
         DType::Bool => u32::from(value != 0.0),
     };
-    let vec = element == DType::U32 && words % 4 == 0;
+    let vec = element == DType::U32 && words.is_multiple_of(4);
     let units = if vec { words / 4 } else { words };
     let unit_bytes = if vec { 16 } else { element.size() };
     launches(FillKind::Constant, element, vec, [units, 1, unit_bytes], |_| Ok([bits, 1, 0]), caps)

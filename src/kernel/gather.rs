@@ -62,7 +62,7 @@ impl Gather {
             return Err(KernelError::Size { kernel: NAME, what: "rows of the table", expected, got: 0 });
         }
         let (element, words) = split::words(NAME, self.dtype, self.width, caps)?;
-        let vec = element == DType::U32 && words % 4 == 0;
+        let vec = element == DType::U32 && words.is_multiple_of(4);
         let width = if vec { words / 4 } else { words };
         let size = split::workgroup(NAME, self.count.saturating_mul(width), 0, caps)?;
         let key = GatherKey { element, index: self.index, vec, size };

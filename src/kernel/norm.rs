@@ -94,7 +94,7 @@ impl Repeat {
     fn new(b_elements: usize, width: usize) -> Result<Self, KernelError> {
         match b_elements {
             1 => Ok(Repeat { rows: 1, step: u32::from(width == 1) }),
-            e if e > 0 && e % width == 0 => Ok(Repeat { rows: e / width, step: 1 }),
+            e if e > 0 && e.is_multiple_of(width) => Ok(Repeat { rows: e / width, step: 1 }),
             got => Err(KernelError::Size {
                 kernel: NAME,
                 what: "elements of the second summand",
@@ -125,7 +125,7 @@ pub fn launches(
     let add = kind == NormKind::AddLayer;
     let b = if add { Repeat::new(b_elements, width)? } else { Repeat { rows: 1, step: 0 } };
     let per_row = split::per_row(rows, width, 1, caps);
-    let vec = !per_row && width % 4 == 0 && !(add && b.step == 0);
+    let vec = !per_row && width.is_multiple_of(4) && !(add && b.step == 0);
     let size = if per_row {
         split::workgroup(NAME, 0, 0, caps)?
     } else {

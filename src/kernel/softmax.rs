@@ -57,7 +57,7 @@ pub fn launches(
         return Ok(Vec::new());
     }
     let per_row = split::per_row(outer, n, inner, caps);
-    let vec = !per_row && n % 4 == 0;
+    let vec = !per_row && n.is_multiple_of(4);
     let size = if per_row {
         split::workgroup(NAME, 0, 0, caps)?
     } else {

@@ -16,10 +16,9 @@ pub fn split_rows(rows: usize, row_bytes: &[u64], caps: &DeviceCaps) -> Option<V
     let cut = || row_bytes.iter().copied().filter(|b| *b > 0);
     let fit = cut().map(|b| limit(caps) / b).min().unwrap_or(u64::MAX);
     if fit >= rows as u64 {
-        return Some(Vec::from([0..rows]));
+        return Some(std::iter::once(0..rows).collect());
     }
-    let align = caps.storage_align.max(1);
-    let step = cut().map(|b| align / gcd(align, b)).fold(1, |a, b| a / gcd(a, b) * b);
+    let step = aligned_rows(row_bytes, caps);
     let chunk = usize::try_from(fit / step * step).ok().filter(|c| *c > 0)?;
     Some((0..rows).step_by(chunk).map(|start| start..rows.min(start + chunk)).collect())
 }
@@ -27,6 +26,12 @@ pub fn split_rows(rows: usize, row_bytes: &[u64], caps: &DeviceCaps) -> Option<V
 /// The most bytes that a kernel binds.
 pub(super) fn limit(caps: &DeviceCaps) -> u64 {
     caps.max_binding_bytes.min(u32::MAX as u64)
+}
+
+/// The fewest rows after which every tensor is at an aligned offset again.
+fn aligned_rows(row_bytes: &[u64], caps: &DeviceCaps) -> u64 {
+    let align = caps.storage_align.max(1);
+    row_bytes.iter().filter(|b| **b > 0).map(|b| align / gcd(align, *b)).fold(1, |a, b| a / gcd(a, b) * b)
 }
 
 fn gcd(a: u64, b: u64) -> u64 {
@@ -91,18 +96,12 @@ pub(super) fn windows(
     }
     let row_bytes: Vec<u64> = tensors.iter().map(|t| t.row_bytes).collect();
     split_rows(rows, &row_bytes, caps).ok_or_else(|| {
-        let t = tensors.iter().max_by_key(|t| t.row_bytes).expect("only rows with bytes do not fit");
+        let t = tensors.iter().rev().max_by_key(|t| t.row_bytes).expect("only rows with bytes do not fit");
         if t.row_bytes > limit {
             return error(t, "one row".into(), t.row_bytes);
         }
-        let align = caps.storage_align.max(1);
-        let step =
-            row_bytes.iter().filter(|b| **b > 0).map(|b| align / gcd(align, *b)).fold(1, |a, b| a / gcd(a, b) * b);
-        error(
-            t,
-            format!("{step} rows of {} bytes, the fewest that align to {align} bytes,", t.row_bytes),
-            step * t.row_bytes,
-        )
+        let step = aligned_rows(&row_bytes, caps);
+        error(t, format!("the least aligned window, {step} rows of {} bytes,", t.row_bytes), step * t.row_bytes)
     })
 }
 
@@ -129,7 +128,7 @@ pub(super) fn words(
     caps: &DeviceCaps,
 ) -> Result<(DType, usize), KernelError> {
     match dtype {
-        DType::F16 if elements % 2 == 0 => Ok((DType::U32, elements / 2)),
+        DType::F16 if elements.is_multiple_of(2) => Ok((DType::U32, elements / 2)),
         DType::F16 => float(kernel, dtype, caps).map(|()| (dtype, elements)),
         DType::BF16 => Err(KernelError::DType { kernel, expected: "a type that devices compute with", got: dtype }),
         DType::F32 | DType::I32 | DType::U32 | DType::Bool => Ok((DType::U32, elements)),

@@ -196,12 +196,18 @@ fn launches_cover_their_tensors_under_small_limits() {
 }
 
 #[test]
-fn a_row_that_no_binding_covers_is_an_error_with_its_size() {
+fn what_a_device_cannot_do_is_an_error_with_sizes() {
     let error = softmax::launches(DType::F32, false, 3, 2048, 1, &small(4096)).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "softmax: operand 0: one row takes 8192 bytes, which one binding must cover, but the device's limit is 4096; \
+        "softmax: operand 0: one row wants a binding of 8192 bytes, but the device's limit is 4096; \
          use a smaller size or another adapter"
+    );
+    let error = softmax::launches(DType::F32, false, 70, 1028, 1, &small(40_000)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "softmax: operand 0: the least aligned window, 16 rows of 4112 bytes, wants a binding of 65792 bytes, \
+         but the device's limit is 40000; use a smaller size or another adapter"
     );
     let error = softmax::launches(DType::F16, false, 3, 2048, 1, &DeviceCaps::PORTABLE).unwrap_err();
     assert_eq!(error.to_string(), "softmax: element type f16, expected f32: the device has no f16");
