@@ -255,9 +255,7 @@ fn parallel_linears_with_bias_are_packed_and_others_are_not() -> Result {
     output alone = %7
     output twice = %10
     ");
-    insta::assert_snapshot!(report, @r"
-    linears: mlp.packed: 2 linears on one input → one
-    ");
+    insta::assert_snapshot!(report, @"linears: mlp.packed: 2 linears on one input → one");
     Ok(())
 }
 
