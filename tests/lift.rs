@@ -78,7 +78,7 @@ fn the_seeds_block_has_one_qkv_linear_and_one_attention() -> Result {
 #[derive(Clone, Copy, Default)]
 struct Variant {
     permuted_keys: bool,
-    scale: Option<fn(&mut Builder, ValueId) -> std::result::Result<ValueId, GraphError>>,
+    scale: Option<fn(&mut Builder, ValueId) -> Value>,
     scale_after_mask: bool,
     fill: Option<f32>,
     show: Option<Shown>,
