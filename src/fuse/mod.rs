@@ -37,7 +37,8 @@ impl Default for FuseLimits {
 /// If `graph` is not valid.
 pub fn fuse(graph: &Graph, limits: &FuseLimits) -> Result<(Graph, FuseReport), GraphError> {
     let mut report = Report::default();
-    let mut graph = live(graph.clone())?;
+    graph.verify()?;
+    let (mut graph, _) = dead_code(graph)?;
     loop {
         let folded = live(fold::fold(&graph, &mut report)?)?;
         let merged = live(cse::cse(&folded, &mut report)?)?;

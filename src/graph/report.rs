@@ -28,11 +28,6 @@ impl Report {
     pub fn add(&mut self, pass: &'static str, what: impl Into<String>) {
         self.findings.push(Finding { pass, what: what.into() });
     }
-
-    /// What one pass found.
-    pub fn of<'a>(&'a self, pass: &'a str) -> impl Iterator<Item = &'a str> {
-        self.findings.iter().filter(move |f| f.pass == pass).map(|f| f.what.as_str())
-    }
 }
 
 /// `attention: blocks.0.sa: 12 heads → one attention`.

@@ -22,6 +22,7 @@ const PASSES: [Pass; 5] = [norms::norms, attention::attention, linears::linears,
 /// # Errors
 /// If `graph` is not valid.
 pub fn lift(graph: &Graph) -> Result<(Graph, Report), GraphError> {
+    graph.verify()?;
     let mut report = Report::default();
     let mut graph = graph.clone();
     for pass in PASSES {

@@ -1,0 +1,433 @@
+//! In: graphs as written or lifted; out: what fuse makes of them, printed and evaluated.
+
+mod written;
+
+use kiln::fuse::{FuseLimits, fuse};
+use kiln::graph::{Binary, Builder, DType, Graph, Op, Reduction, TensorType, Unary, ValueId};
+use kiln::lift::lift;
+use kiln::reference::evaluate;
+use kiln::tensor::Tensor;
+use written::{Result, Sizes, TINY, dnn, f32, gptlite, linear, ops, same_numbers};
+
+/// Fuses with the usual limits, and checks that the numbers stay, in f16 bit for bit.
+fn fused(graph: &Graph) -> Result<(Graph, String)> {
+    fused_within(graph, &FuseLimits::default())
+}
+
+fn fused_within(graph: &Graph, limits: &FuseLimits) -> Result<(Graph, String)> {
+    let (fused, report) = fuse(graph, limits)?;
+    fused.verify()?;
+    same_numbers(graph, &fused, 3, 0.0)?;
+    for (_, node) in fused.nodes().filter(|(_, n)| matches!(n.op, Op::Elementwise(_) | Op::FusedMatmul { .. })) {
+        assert!(node.inputs.len() <= limits.max_inputs, "{} reads {} values", node.name, node.inputs.len());
+    }
+    Ok((fused, report.to_string()))
+}
+
+#[test]
+fn the_seeds_block_is_lifted_and_fused() -> Result {
+    let graph = gptlite(TINY)?;
+    let (lifted, _) = lift(&graph)?;
+    let (fused, report) = fused(&lifted)?;
+    same_numbers(&graph, &fused, 5, 1e-12)?;
+    insta::assert_snapshot!(fused, @r"
+    %0 = input [] : i32 (2, 5)  # tokens
+    %1 = parameter [] : f32 (7, 6)  # tok.weight
+    %2 = embedding [%1, %0] : f32 (2, 5, 6)  # embedding
+    %3 = parameter [] : f32 (8, 6)  # pos.weight
+    %4 = slice(axis 0, 0..5) [%3] : f32 (5, 6)  # embedding
+    %5 = parameter [] : f32 (6)  # blocks.0.ln1.weight
+    %6 = parameter [] : f32 (6)  # blocks.0.ln1.bias
+    %7 = add_layernorm(eps 0.00001) [%2, %4, %5, %6] : f32 (2, 5, 6), f32 (2, 5, 6), f32 (2, 5), f32 (2, 5)  # blocks.0.ln1.layernorm
+    %8 = parameter [] : f32 (18, 6)  # blocks.0.sa.qkv.weight
+    %9 = linear [%7.1, %8] : f32 (2, 5, 18)  # blocks.0.sa.qkv
+    %10 = slice(axis 2, 0..6) [%9] : f32 (2, 5, 6)  # blocks.0.sa.q
+    %11 = slice(axis 2, 6..12) [%9] : f32 (2, 5, 6)  # blocks.0.sa.k
+    %12 = slice(axis 2, 12..18) [%9] : f32 (2, 5, 6)  # blocks.0.sa.v
+    %13 = attention(3 heads, scale 0.4082483, causal) [%10, %11, %12] : f32 (2, 5, 6), f32 (2, 3, 5)  # blocks.0.sa.attention
+    %14 = parameter [] : f32 (6, 6)  # blocks.0.sa.proj.weight
+    %15 = parameter [] : f32 (6)  # blocks.0.sa.proj.bias
+    %16 = fused_matmul(a, bᵀ; t0 = add(i0, i1); t1 = add(i2, t0)) [%13, %14, %15, %7] : f32 (2, 5, 6)  # blocks.0.sa.proj
+    %17 = parameter [] : f32 (6)  # blocks.0.ln2.weight
+    %18 = parameter [] : f32 (6)  # blocks.0.ln2.bias
+    %19 = layernorm(eps 0.00001) [%16, %17, %18] : f32 (2, 5, 6), f32 (2, 5), f32 (2, 5)  # blocks.0.ln2.layernorm
+    %20 = parameter [] : f32 (24, 6)  # blocks.0.ffwd.net.0.weight
+    %21 = parameter [] : f32 (24)  # blocks.0.ffwd.net.0.bias
+    %22 = fused_matmul(a, bᵀ; t0 = add(i0, i1); t1 = relu(t0)) [%19, %20, %21] : f32 (2, 5, 24)  # blocks.0.ffwd.net.0
+    %23 = parameter [] : f32 (6, 24)  # blocks.0.ffwd.net.2.weight
+    %24 = parameter [] : f32 (6)  # blocks.0.ffwd.net.2.bias
+    %25 = fused_matmul(a, bᵀ; t0 = add(i0, i1); t1 = add(i2, t0)) [%22, %23, %24, %16] : f32 (2, 5, 6)  # blocks.0.ffwd.net.2
+    %26 = parameter [] : f32 (6)  # ln.weight
+    %27 = parameter [] : f32 (6)  # ln.bias
+    %28 = layernorm(eps 0.00001) [%25, %26, %27] : f32 (2, 5, 6), f32 (2, 5), f32 (2, 5)  # ln.layernorm
+    %29 = parameter [] : f32 (7, 6)  # lm_head.weight
+    %30 = parameter [] : f32 (7)  # lm_head.bias
+    %31 = fused_matmul(a, bᵀ; t0 = add(i0, i1)) [%28, %29, %30] : f32 (2, 5, 7)  # lm_head
+    output logits = %31
+    ");
+    insta::assert_snapshot!(report, @r"
+    epilogues: blocks.0.sa.proj: matmul + bias + residual in one kernel
+    epilogues: blocks.0.ffwd.net.0: matmul + bias + relu in one kernel
+    epilogues: blocks.0.ffwd.net.2: matmul + bias + residual in one kernel
+    epilogues: lm_head: matmul + bias in one kernel
+    add_layernorm: blocks.0.ln1.layernorm: residual + layernorm in one kernel
+    ");
+    let expected = [
+        ("add_layernorm", 1), // block 0's first, on the sum of the embeddings
+        ("attention", 1),
+        ("embedding", 1),
+        ("fused_matmul", 4), // proj, two of ffwd, lm_head
+        ("layernorm", 2),
+        ("linear", 1), // qkv
+        ("slice", 4),  // q, k, v and the positions
+    ];
+    assert_eq!(ops(&fused), expected.into());
+    Ok(())
+}
+
+#[test]
+fn the_seeds_block_in_f16_rounds_where_it_stored() -> Result {
+    let graph = gptlite(Sizes { dtype: DType::F16, blocks: 2, ..TINY })?;
+    fused(&graph)?;
+    fused(&lift(&graph)?.0)?;
+    Ok(())
+}
+
+#[test]
+fn a_dnn_layer_is_one_op() -> Result {
+    let (graph, report) = fused(&dnn(3, &[4, 5, 2])?)?;
+    assert_eq!(ops(&graph), [("fused_matmul", 2)].into());
+    assert_eq!(
+        report,
+        "epilogues: layers.0: matmul + bias + relu in one kernel\n\
+         epilogues: layers.1: matmul + bias + relu in one kernel\n"
+    );
+    Ok(())
+}
+
+#[test]
+fn equal_masks_are_computed_once_and_inputs_are_never_merged() -> Result {
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[4, 4]))?;
+    let y = b.input("y", f32(&[4, 4]))?;
+    for (name, value) in [("x", x), ("y", y)] {
+        let mask = b.causal_mask(4, 4)?;
+        let masked = b.masked_fill(value, mask, -1.0)?;
+        b.output(name, masked)?;
+    }
+    let (graph, report) = fused(&b.finish()?)?;
+    assert_eq!(ops(&graph), [("causal_mask", 1), ("masked_fill", 2)].into());
+    assert_eq!(graph.inputs().count(), 2);
+    assert_eq!(report, "cse: causal_mask: 2 equal nodes → one\n");
+    Ok(())
+}
+
+#[test]
+fn e08_a_sum_of_a_softmax_is_no_constant() -> Result {
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[2, 3]))?;
+    let p = b.softmax(x, 1)?;
+    let y = b.sum(p, &[1])?;
+    b.output("y", y)?;
+    let (graph, _) = fused(&b.finish()?)?;
+    assert_eq!(ops(&graph), [("softmax", 1), ("sum", 1)].into());
+    let x = Tensor::f32([2, 3], &[1.0, f32::NAN, 2.0, 3.0, 1.0, 2.0]);
+    let y = &evaluate(&graph, &Default::default(), &[("x".to_owned(), x)].into())?["y"];
+    assert!(y.data[0].is_nan() && (y.data[1] - 1.0).abs() < 1e-6);
+    Ok(())
+}
+
+#[test]
+fn e12_twelve_inputs_are_split_in_two() -> Result {
+    let mut b = Builder::new();
+    let inputs: Vec<ValueId> =
+        (0..12).map(|i| b.input(&format!("x{i}"), f32(&[2, 3]))).collect::<std::result::Result<_, _>>()?;
+    let mut sum = inputs[0];
+    for x in &inputs[1..] {
+        sum = b.add(sum, *x)?;
+    }
+    b.output("sum", sum)?;
+    let graph = b.finish()?;
+    assert_eq!(ops(&fused(&graph)?.0), [("elementwise", 2)].into());
+    assert_eq!(ops(&fused_within(&graph, &FuseLimits { max_inputs: 12 })?.0), [("elementwise", 1)].into());
+    assert_eq!(ops(&fused_within(&graph, &FuseLimits { max_inputs: 2 })?.0), [("add", 11)].into());
+    Ok(())
+}
+
+#[test]
+fn an_epilogue_keeps_to_the_operands_of_a_dispatch() -> Result {
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[2, 3]))?;
+    let mut y = linear(&mut b, "l", x, 4, true)?;
+    for i in 0..7 {
+        let other = b.input(&format!("r{i}"), f32(&[2, 4]))?;
+        y = b.add(y, other)?;
+    }
+    b.output("y", y)?;
+    let graph = b.finish()?;
+    let (after, report) = fused(&graph)?;
+    assert_eq!(ops(&after), [("elementwise", 1), ("fused_matmul", 1)].into());
+    let residuals = " + residual".repeat(4);
+    assert!(report.contains(&format!("l: matmul + bias{residuals} in one kernel")), "{report}");
+    assert_eq!(ops(&fused_within(&graph, &FuseLimits { max_inputs: 2 })?.0)["linear"], 1);
+    Ok(())
+}
+
+#[test]
+fn of_two_products_the_later_absorbs_their_sum() -> Result {
+    let mut b = Builder::new();
+    let p = b.input("p", f32(&[4, 3]))?;
+    let q = b.input("q", f32(&[3, 2]))?;
+    let r = b.input("r", f32(&[5, 4]))?;
+    let s = b.input("s", f32(&[2, 5]))?;
+    let first = b.matmul(p, q)?; // (4, 2)
+    let first = b.relu(first)?;
+    let second = b.scope("second", |b| b.matmul_transposed(r, true, s, true))?; // (4, 2)
+    let sum = b.add(first, second)?;
+    b.output("sum", sum)?;
+    let (graph, report) = fused(&b.finish()?)?;
+    assert_eq!(ops(&graph), [("fused_matmul", 2)].into());
+    assert_eq!(
+        report,
+        "epilogues: matmul: matmul + relu in one kernel\n\
+         epilogues: second.matmul: matmul + residual in one kernel\n"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_product_that_is_read_twice_or_given_back_keeps_its_own_op() -> Result {
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[2, 3]))?;
+    let given = linear(&mut b, "given", x, 3, false)?;
+    let y = b.relu(given)?;
+    let twice = linear(&mut b, "twice", y, 3, false)?;
+    let gate = b.unary(Unary::Sigmoid, twice)?;
+    let y = b.mul(twice, gate)?;
+    // stretched by the add, so the sum is no epilogue
+    let row = linear(&mut b, "row", x, 3, false)?;
+    let row = b.reshape(row, [2, 1, 3])?;
+    let wide = b.add(row, y)?;
+    b.output("given", given)?;
+    b.output("y", wide)?;
+    let (graph, _) = fused(&b.finish()?)?;
+    assert_eq!(ops(&graph), [("add", 1), ("elementwise", 1), ("linear", 3), ("relu", 1), ("reshape", 1)].into());
+    Ok(())
+}
+
+#[test]
+fn chains_hold_numbers_masks_and_shared_parts() -> Result {
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[2, 4]))?;
+    let row = b.input("row", f32(&[4]))?;
+    let half = b.constant(0.5, f32(&[]))?;
+    let mask = b.causal_mask(2, 4)?;
+    // stays apart: stretched over the rows of x
+    let bent = b.unary(Unary::Tanh, row)?;
+    let bent = b.unary(Unary::Exp, bent)?;
+    let y = b.add(x, bent)?;
+    let gate = b.unary(Unary::Sigmoid, y)?;
+    let y = b.mul(y, gate)?;
+    let y = b.binary(Binary::Max, half, y)?;
+    let y = b.masked_fill(y, mask, -2.0)?;
+    b.output("y", y)?;
+    let (graph, report) = fused(&b.finish()?)?;
+    insta::assert_snapshot!(graph, @r"
+    %0 = input [] : f32 (2, 4)  # x
+    %1 = input [] : f32 (4)  # row
+    %2 = causal_mask [] : bool (2, 4)  # causal_mask
+    %3 = elementwise(t0 = tanh(i0); t1 = exp(t0)) [%1] : f32 (4)  # exp
+    %4 = elementwise(t0 = add(i0, i1); t1 = sigmoid(t0); t2 = mul(t0, t1); t3 = 0.5; t4 = max(t3, t2); t5 = -2; t6 = select(i2, t5, t4)) [%0, %3, %2] : f32 (2, 4)  # masked_fill
+    output y = %4
+    ");
+    insta::assert_snapshot!(report, @r"
+    chains: exp: tanh + exp in one kernel
+    chains: masked_fill: add + sigmoid + mul + max + masked_fill in one kernel
+    ");
+    Ok(())
+}
+
+#[test]
+fn numbers_that_make_up_a_shape_stay_inputs() -> Result {
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[3]))?;
+    let mask = b.causal_mask(2, 3)?;
+    let ones = b.constant(1.0, f32(&[2, 3]))?;
+    let zeros = b.constant(0.0, TensorType::new(DType::F16, [2, 3]))?;
+    let halves = b.constant(0.5, TensorType::new(DType::F16, [2, 3]))?;
+    let wide = b.add(x, ones)?;
+    let wide = b.relu(wide)?;
+    let picked = b.select(mask, zeros, halves)?;
+    let picked = b.unary(Unary::Exp, picked)?;
+    b.output("wide", wide)?;
+    b.output("picked", picked)?;
+    let (graph, _) = fused(&b.finish()?)?;
+    assert_eq!(ops(&graph), [("causal_mask", 1), ("constant", 3), ("elementwise", 2)].into());
+    Ok(())
+}
+
+#[test]
+fn chains_in_f16_round_where_a_value_was_stored() -> Result {
+    let f16 = |dims: &[usize]| TensorType::new(DType::F16, dims);
+    let mut b = Builder::new();
+    let x = b.input("x", f16(&[3, 4]))?;
+    let w = b.input("w", f32(&[3, 4]))?;
+    let third = b.constant(1.0 / 3.0, f16(&[]))?;
+    let y = b.mul(x, third)?;
+    let y = b.relu(y)?;
+    let y = b.scale(y, 0.1)?;
+    let y = b.cast(y, DType::F32)?;
+    let y = b.mul(y, w)?;
+    b.output("wide", y)?;
+    let back = b.cast(w, DType::F16)?;
+    let back = b.add(back, x)?;
+    let back = b.unary(Unary::Exp, back)?;
+    b.output("narrow", back)?;
+    let (graph, _) = fused(&b.finish()?)?;
+    insta::assert_snapshot!(graph, @r"
+    %0 = input [] : f16 (3, 4)  # x
+    %1 = input [] : f32 (3, 4)  # w
+    %2 = elementwise(t0 = 0.33325195; t1 = mul(i1, t0); t2 = f16(t1); t3 = relu(t2); t4 = scale(t3, 0.1); t5 = f16(t4); t6 = mul(t5, i0)) [%1, %0] : f32 (3, 4)  # mul
+    %3 = elementwise(t0 = f16(i1); t1 = add(t0, i0); t2 = f16(t1); t3 = exp(t2)) [%0, %1] : f16 (3, 4)  # exp
+    output wide = %2
+    output narrow = %3
+    ");
+    Ok(())
+}
+
+#[test]
+fn integers_are_not_fused() -> Result {
+    let mut b = Builder::new();
+    let i = b.input("i", TensorType::new(DType::I32, [3]))?;
+    let j = b.add(i, i)?;
+    let j = b.mul(j, i)?;
+    b.output("j", j)?;
+    let graph = b.finish()?;
+    assert_eq!(fused(&graph)?.0, graph);
+    Ok(())
+}
+
+#[test]
+fn a_sum_that_others_read_before_its_norm_comes_out_of_the_norm() -> Result {
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[2, 3, 4]))?;
+    let rows = b.input("rows", f32(&[3, 4]))?;
+    let sum = b.add(rows, x)?;
+    let top = b.max(sum, &[2])?;
+    let normed = written::layernorm(&mut b, "ln", sum)?;
+    let again = written::layernorm(&mut b, "other", sum)?;
+    // stretched in the middle: no residual
+    let column = b.input("column", f32(&[3, 1]))?;
+    let stretched = b.add(x, column)?;
+    let apart = written::layernorm(&mut b, "apart", stretched)?;
+    for (name, value) in [("sum", sum), ("top", top), ("normed", normed), ("again", again), ("apart", apart)] {
+        b.output(name, value)?;
+    }
+    let graph = b.finish()?;
+    let (after, report) = fused(&graph)?;
+    assert_eq!(ops(&after), [("add", 1), ("add_layernorm", 1), ("layernorm", 2), ("max", 1)].into());
+    assert_eq!(report, "add_layernorm: ln.layernorm: residual + layernorm in one kernel\n");
+    // four operands and four results are eight buffers
+    let (after, _) = fused_within(&graph, &FuseLimits { max_inputs: 6 })?;
+    assert_eq!(ops(&after).get("add_layernorm"), None);
+    Ok(())
+}
+
+#[test]
+fn what_changes_nothing_is_folded() -> Result {
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[2, 3]))?;
+    let one = b.constant(1.0, f32(&[]))?;
+    let y = b.scale(x, 1.0)?;
+    let y = b.mul(one, y)?;
+    let y = b.div(y, one)?;
+    let y = b.permute(y, &[1, 0])?;
+    let y = b.permute(y, &[1, 0])?;
+    let y = b.reshape(y, [3, 2])?;
+    let y = b.reshape(y, [2, 3])?;
+    let y = b.slice(y, 1, 0, 3)?;
+    let y = b.broadcast(y, [2, 3])?;
+    let y = b.concat(&[y], 0)?;
+    let y = b.cast(y, DType::F32)?;
+    b.output("y", y)?;
+    let (graph, _) = fused(&b.finish()?)?;
+    assert_eq!(graph.to_string(), "%0 = input [] : f32 (2, 3)  # x\noutput y = %0\n");
+    Ok(())
+}
+
+#[test]
+fn moves_are_composed_and_constants_computed() -> Result {
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[2, 3, 4]))?;
+    let y = b.permute(x, &[1, 2, 0])?;
+    let y = b.permute(y, &[1, 2, 0])?; // (4, 2, 3)
+    let y = b.slice(y, 0, 1, 3)?;
+    let y = b.slice(y, 0, 1, 2)?;
+    b.output("moved", y)?;
+    let two = b.constant(2.0, f32(&[]))?;
+    let two = b.broadcast(two, [3, 1])?;
+    let three = b.constant(3.0, f32(&[4]))?;
+    let c = b.binary(Binary::Div, three, two)?;
+    let c = b.unary(Unary::Neg, c)?;
+    b.output("constant", c)?;
+    let y = b.scale(x, 3.0)?;
+    let y = b.scale(y, 4.0)?;
+    b.output("scaled", y)?;
+    let (graph, report) = fused(&b.finish()?)?;
+    insta::assert_snapshot!(graph, @r"
+    %0 = input [] : f32 (2, 3, 4)  # x
+    %1 = permute([2, 0, 1]) [%0] : f32 (4, 2, 3)  # permute
+    %2 = slice(axis 0, 2..4) [%1] : f32 (2, 2, 3)  # slice
+    %3 = constant(-1.5f32) [] : f32 (3, 4)  # neg
+    %4 = scale(12) [%0] : f32 (2, 3, 4)  # scale
+    output moved = %2
+    output constant = %3
+    output scaled = %4
+    ");
+    insta::assert_snapshot!(report, @r"
+    fold: permute: permute → permute
+    fold: slice: slice → slice
+    fold: broadcast: broadcast → constant
+    fold: div: div → constant
+    fold: neg: neg → constant
+    fold: scale: scale → scale
+    ");
+    Ok(())
+}
+
+#[test]
+fn what_would_change_a_number_is_not_folded() -> Result {
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[2]))?;
+    let zero = b.constant(0.0, f32(&[2]))?;
+    // −0 + 0 is 0
+    let sum = b.add(x, zero)?;
+    // f32 rounds 0.1 · 0.3 and x · 3 · 5 twice; 2^100 · 2^-100 overflows in between
+    let tenth = b.constant(0.1, f32(&[2]))?;
+    let rounded = b.scale(tenth, 0.3)?;
+    let thrice = b.scale(x, 3.0)?;
+    let fifteen = b.scale(thrice, 5.0)?;
+    let large = b.scale(x, 2f32.powi(100))?;
+    let back = b.scale(large, 2f32.powi(-100))?;
+    // stretched
+    let one = b.constant(1.0, f32(&[3, 2]))?;
+    let wide = b.mul(x, one)?;
+    for (name, value) in [("sum", sum), ("rounded", rounded), ("fifteen", fifteen), ("back", back), ("wide", wide)] {
+        b.output(name, value)?;
+    }
+    let (_, report) = fused(&b.finish()?)?;
+    assert!(!report.contains("fold:"), "{report}");
+    Ok(())
+}
+
+#[test]
+fn reductions_are_left_alone() -> Result {
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[2, 3]))?;
+    let mean = b.reduce(Reduction::Mean, x, &[1], true)?;
+    let y = b.sub(x, mean)?;
+    b.output("y", y)?;
+    let graph = b.finish()?;
+    assert_eq!(fused(&graph)?.0, graph);
+    Ok(())
+}

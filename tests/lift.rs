@@ -1,0 +1,373 @@
+//! In: graphs as written; out: what lift makes of them, printed and evaluated.
+
+mod written;
+
+use kiln::graph::{Binary, Builder, Graph, GraphError, Op, Reduction, Unary, ValueId};
+use kiln::lift::lift;
+use written::{Result, TINY, f32, gptlite, linear, ops, same_numbers};
+
+/// Lifts, and checks that the numbers stay.
+fn lifted(graph: &Graph) -> Result<(Graph, String)> {
+    let (lifted, report) = lift(graph)?;
+    lifted.verify()?;
+    same_numbers(graph, &lifted, 7, 1e-12)?;
+    Ok((lifted, report.to_string()))
+}
+
+#[test]
+fn the_seeds_block_has_one_qkv_linear_and_one_attention() -> Result {
+    let (graph, report) = lifted(&gptlite(TINY)?)?;
+    insta::assert_snapshot!(graph, @r"
+    %0 = input [] : i32 (2, 5)  # tokens
+    %1 = parameter [] : f32 (7, 6)  # tok.weight
+    %2 = embedding [%1, %0] : f32 (2, 5, 6)  # embedding
+    %3 = parameter [] : f32 (8, 6)  # pos.weight
+    %4 = slice(axis 0, 0..5) [%3] : f32 (5, 6)  # embedding
+    %5 = add [%2, %4] : f32 (2, 5, 6)  # add
+    %6 = parameter [] : f32 (6)  # blocks.0.ln1.weight
+    %7 = parameter [] : f32 (6)  # blocks.0.ln1.bias
+    %8 = layernorm(eps 0.00001) [%5, %6, %7] : f32 (2, 5, 6), f32 (2, 5), f32 (2, 5)  # blocks.0.ln1.layernorm
+    %9 = parameter [] : f32 (18, 6)  # blocks.0.sa.qkv.weight
+    %10 = linear [%8, %9] : f32 (2, 5, 18)  # blocks.0.sa.qkv
+    %11 = slice(axis 2, 0..6) [%10] : f32 (2, 5, 6)  # blocks.0.sa.q
+    %12 = slice(axis 2, 6..12) [%10] : f32 (2, 5, 6)  # blocks.0.sa.k
+    %13 = slice(axis 2, 12..18) [%10] : f32 (2, 5, 6)  # blocks.0.sa.v
+    %14 = attention(3 heads, scale 0.4082483, causal) [%11, %12, %13] : f32 (2, 5, 6), f32 (2, 3, 5)  # blocks.0.sa.attention
+    %15 = parameter [] : f32 (6, 6)  # blocks.0.sa.proj.weight
+    %16 = parameter [] : f32 (6)  # blocks.0.sa.proj.bias
+    %17 = linear [%14, %15, %16] : f32 (2, 5, 6)  # blocks.0.sa.proj
+    %18 = add [%5, %17] : f32 (2, 5, 6)  # blocks.0.add
+    %19 = parameter [] : f32 (6)  # blocks.0.ln2.weight
+    %20 = parameter [] : f32 (6)  # blocks.0.ln2.bias
+    %21 = layernorm(eps 0.00001) [%18, %19, %20] : f32 (2, 5, 6), f32 (2, 5), f32 (2, 5)  # blocks.0.ln2.layernorm
+    %22 = parameter [] : f32 (24, 6)  # blocks.0.ffwd.net.0.weight
+    %23 = parameter [] : f32 (24)  # blocks.0.ffwd.net.0.bias
+    %24 = linear [%21, %22, %23] : f32 (2, 5, 24)  # blocks.0.ffwd.net.0
+    %25 = relu [%24] : f32 (2, 5, 24)  # blocks.0.relu
+    %26 = parameter [] : f32 (6, 24)  # blocks.0.ffwd.net.2.weight
+    %27 = parameter [] : f32 (6)  # blocks.0.ffwd.net.2.bias
+    %28 = linear [%25, %26, %27] : f32 (2, 5, 6)  # blocks.0.ffwd.net.2
+    %29 = add [%18, %28] : f32 (2, 5, 6)  # blocks.0.add
+    %30 = parameter [] : f32 (6)  # ln.weight
+    %31 = parameter [] : f32 (6)  # ln.bias
+    %32 = layernorm(eps 0.00001) [%29, %30, %31] : f32 (2, 5, 6), f32 (2, 5), f32 (2, 5)  # ln.layernorm
+    %33 = parameter [] : f32 (7, 6)  # lm_head.weight
+    %34 = parameter [] : f32 (7)  # lm_head.bias
+    %35 = linear [%32, %33, %34] : f32 (2, 5, 7)  # lm_head
+    output logits = %35
+    ");
+    insta::assert_snapshot!(report, @r"
+    attention: blocks.0.sa.attention: 3 heads → one causal attention
+    linears: blocks.0.sa.qkv: 9 linears on one input → one
+    slices: blocks.0.sa.q: concat of 3 parts → 1
+    slices: blocks.0.sa.k: concat of 3 parts → 1
+    slices: blocks.0.sa.v: concat of 3 parts → 1
+    positions: embedding: rows in order → the table's first rows
+    ");
+    let packed = graph.layout.iter().find(|(_, s)| s.parts.len() > 1).map(|(_, s)| s);
+    let parts: Vec<&str> = packed.map_or(vec![], |s| s.parts.iter().map(|p| p.name.as_str()).collect());
+    let in_order: Vec<String> = ["query", "key", "value"]
+        .iter()
+        .flat_map(|kind| (0..3).map(move |h| format!("blocks.0.sa.heads.{h}.{kind}.weight")))
+        .collect();
+    assert_eq!(parts, in_order);
+    Ok(())
+}
+
+/// What a head may do otherwise than the seed.
+#[derive(Clone, Copy, Default)]
+struct Variant {
+    permuted_keys: bool,
+    scale: Option<fn(&mut Builder, ValueId) -> Value>,
+    scale_after_mask: bool,
+    fill: Option<f32>,
+    show: Option<Shown>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Shown {
+    Scores,
+    Weights,
+}
+
+type Value = std::result::Result<ValueId, GraphError>;
+
+/// A head over inputs of its own, keys longer than queries.
+fn head(b: &mut Builder, name: &str, size: usize, v: Variant) -> Value {
+    let q = b.input(&format!("{name}.q"), f32(&[2, 3, size]))?;
+    let k = b.input(&format!("{name}.k"), f32(&[2, 4, size]))?;
+    let value = b.input(&format!("{name}.v"), f32(&[2, 4, size]))?;
+    let mut x = if v.permuted_keys {
+        let k = b.permute(k, &[0, 2, 1])?;
+        b.matmul(q, k)?
+    } else {
+        b.matmul_transposed(q, false, k, true)?
+    };
+    if v.show == Some(Shown::Scores) {
+        b.output("scores", x)?;
+    }
+    if let Some(scale) = v.scale.filter(|_| !v.scale_after_mask) {
+        x = scale(b, x)?;
+    }
+    if let Some(fill) = v.fill {
+        let mask = b.causal_mask(3, 4)?;
+        x = b.masked_fill(x, mask, fill)?;
+    }
+    if let Some(scale) = v.scale.filter(|_| v.scale_after_mask) {
+        x = scale(b, x)?;
+    }
+    let weights = b.softmax(x, 2)?;
+    if v.show == Some(Shown::Weights) {
+        b.output("weights", weights)?;
+    }
+    b.matmul(weights, value)
+}
+
+fn heads(sizes: &[usize], variants: &[Variant]) -> std::result::Result<Graph, GraphError> {
+    let mut b = Builder::new();
+    let mut heads = Vec::new();
+    for (i, v) in variants.iter().enumerate() {
+        heads.push(head(&mut b, &format!("h{i}"), sizes[i], *v)?);
+    }
+    let y = if heads.len() == 1 { heads[0] } else { b.concat(&heads, 2)? };
+    b.output("y", y)?;
+    b.finish()
+}
+
+const NEG_INF: Option<f32> = Some(f32::NEG_INFINITY);
+
+#[test]
+fn heads_may_be_written_in_several_ways() -> Result {
+    let plain = Variant::default();
+    let mul = |b: &mut Builder, x: ValueId| -> Value {
+        let c = b.constant(0.25, f32(&[1, 1]))?;
+        b.mul(c, x)
+    };
+    let div = |b: &mut Builder, x: ValueId| -> Value {
+        let c = b.constant(4.0, f32(&[]))?;
+        b.div(x, c)
+    };
+    let negative = |b: &mut Builder, x: ValueId| b.scale(x, -0.5);
+    let positive = |b: &mut Builder, x: ValueId| b.scale(x, 0.5);
+    let cases: [(&str, Variant, Option<&str>); 10] = [
+        ("plain", plain, Some("attention(1 heads, scale 1)")),
+        ("permuted keys", Variant { permuted_keys: true, ..plain }, Some("attention(1 heads, scale 1)")),
+        ("times", Variant { scale: Some(mul), fill: NEG_INF, ..plain }, Some("attention(1 heads, scale 0.25, causal)")),
+        ("over", Variant { scale: Some(div), ..plain }, Some("attention(1 heads, scale 0.25)")),
+        (
+            "negative before the mask",
+            Variant { scale: Some(negative), fill: NEG_INF, ..plain },
+            Some("attention(1 heads, scale -0.5, causal)"),
+        ),
+        (
+            "positive after the mask",
+            Variant { scale: Some(positive), scale_after_mask: true, fill: NEG_INF, ..plain },
+            Some("attention(1 heads, scale 0.5, causal)"),
+        ),
+        (
+            "negative after the mask",
+            Variant { scale: Some(negative), scale_after_mask: true, fill: NEG_INF, ..plain },
+            None,
+        ),
+        ("a finite fill", Variant { fill: Some(-1e4), ..plain }, None),
+        ("scores shown", Variant { show: Some(Shown::Scores), ..plain }, None),
+        ("weights shown", Variant { show: Some(Shown::Weights), ..plain }, None),
+    ];
+    for (what, variant, expected) in cases {
+        let (graph, _) = lifted(&heads(&[2], &[variant])?)?;
+        let found = graph.nodes().find(|(_, n)| matches!(n.op, Op::Attention(_))).map(|(_, n)| n.op.to_string());
+        assert_eq!(found.as_deref(), expected, "{what}");
+    }
+    Ok(())
+}
+
+#[test]
+fn heads_that_differ_or_are_too_large_stay_as_written() -> Result {
+    let (plain, causal) = (Variant::default(), Variant { fill: NEG_INF, ..Variant::default() });
+    let shown = Variant { show: Some(Shown::Weights), ..plain };
+    let cases = [
+        (
+            heads(&[2, 2], &[plain, causal])?,
+            "attention: concat: heads differ in scale, mask or size: left as written\n",
+        ),
+        (heads(&[2, 3], &[plain, plain])?, "attention: concat: heads differ in scale, mask or size: left as written\n"),
+        (heads(&[2, 2, 2], &[plain, shown, plain])?, "attention: concat: 2 of 3 parts are heads: left as written\n"),
+        (heads(&[129, 129], &[plain, plain])?, "attention: concat: head size 129 is over 128: left as written\n"),
+        (heads(&[129], &[plain])?, "attention: matmul: head size 129 is over 128: left as written\n"),
+    ];
+    for (graph, expected) in cases {
+        let (after, report) = lifted(&graph)?;
+        assert_eq!(after, graph);
+        assert_eq!(report, expected);
+    }
+    let (graph, report) = lifted(&heads(&[128, 128], &[causal, causal])?)?;
+    assert_eq!(ops(&graph), [("attention", 1), ("concat", 3)].into());
+    assert_eq!(report, "attention: attention: 2 heads → one causal attention\n");
+    Ok(())
+}
+
+#[test]
+fn a_mask_that_leaves_a_query_without_keys_stays_nan() -> Result {
+    let mut b = Builder::new();
+    let q = b.input("q", f32(&[1, 3, 2]))?;
+    let k = b.input("k", f32(&[1, 2, 2]))?;
+    let scores = b.matmul_transposed(q, false, k, true)?;
+    let mask = b.causal_mask(3, 2)?;
+    let scores = b.masked_fill(scores, mask, f32::NEG_INFINITY)?;
+    let weights = b.softmax(scores, 2)?;
+    let y = b.matmul(weights, k)?;
+    b.output("y", y)?;
+    let (graph, report) = lifted(&b.finish()?)?;
+    assert_eq!((ops(&graph).get("attention"), report.as_str()), (None, ""));
+    Ok(())
+}
+
+#[test]
+fn parallel_linears_with_bias_are_packed_and_others_are_not() -> Result {
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[3, 4]))?;
+    let up = linear(&mut b, "mlp.up", x, 5, true)?;
+    let gate = linear(&mut b, "mlp.gate", x, 2, true)?;
+    linear(&mut b, "mlp.unread", x, 2, false)?;
+    let alone = linear(&mut b, "mlp.alone", x, 4, false)?;
+    // a weight that is read twice keeps its own storage
+    let tied = b.parameter("tied.weight", f32(&[4, 4]))?;
+    let once = b.linear(x, tied, None)?;
+    let twice = b.linear(once, tied, None)?;
+    for (name, value) in [("gate", gate), ("up", up), ("alone", alone), ("twice", twice)] {
+        b.output(name, value)?;
+    }
+    let (graph, report) = lifted(&b.finish()?)?;
+    insta::assert_snapshot!(graph, @r"
+    %0 = input [] : f32 (3, 4)  # x
+    %1 = parameter [] : f32 (7, 4)  # mlp.packed.weight
+    %2 = parameter [] : f32 (7)  # mlp.packed.bias
+    %3 = linear [%0, %1, %2] : f32 (3, 7)  # mlp.packed
+    %4 = slice(axis 1, 0..5) [%3] : f32 (3, 5)  # mlp.up
+    %5 = slice(axis 1, 5..7) [%3] : f32 (3, 2)  # mlp.gate
+    %6 = parameter [] : f32 (4, 4)  # mlp.alone.weight
+    %7 = linear [%0, %6] : f32 (3, 4)  # mlp.alone
+    %8 = parameter [] : f32 (4, 4)  # tied.weight
+    %9 = linear [%0, %8] : f32 (3, 4)  # tied
+    %10 = linear [%9, %8] : f32 (3, 4)  # tied
+    output gate = %5
+    output up = %4
+    output alone = %7
+    output twice = %10
+    ");
+    insta::assert_snapshot!(report, @"linears: mlp.packed: 2 linears on one input → one");
+    Ok(())
+}
+
+#[test]
+fn slices_put_together_again_are_one() -> Result {
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[2, 6]))?;
+    let parts: Vec<ValueId> = (0..3).map(|i| b.slice(x, 1, 2 * i, 2)).collect::<std::result::Result<_, _>>()?;
+    let whole = b.concat(&parts, 1)?;
+    let pair = b.concat(&parts[1..], 1)?;
+    let swapped = b.concat(&[parts[1], parts[0]], 1)?;
+    let mixed = b.concat(&[parts[0], parts[1], x], 1)?;
+    for (name, value) in [("whole", whole), ("pair", pair), ("swapped", swapped), ("mixed", mixed)] {
+        b.output(name, value)?;
+    }
+    let (graph, _) = lifted(&b.finish()?)?;
+    insta::assert_snapshot!(graph, @r"
+    %0 = input [] : f32 (2, 6)  # x
+    %1 = slice(axis 1, 0..2) [%0] : f32 (2, 2)  # slice
+    %2 = slice(axis 1, 2..4) [%0] : f32 (2, 2)  # slice
+    %3 = slice(axis 1, 2..6) [%0] : f32 (2, 4)  # concat
+    %4 = concat(axis 1) [%2, %1] : f32 (2, 4)  # concat
+    %5 = slice(axis 1, 0..4) [%0] : f32 (2, 4)  # concat
+    %6 = concat(axis 1) [%5, %0] : f32 (2, 10)  # concat
+    output whole = %0
+    output pair = %3
+    output swapped = %4
+    output mixed = %6
+    ");
+    Ok(())
+}
+
+#[test]
+fn softmax_written_out_is_one_op() -> Result {
+    for axis in 0..3 {
+        let mut b = Builder::new();
+        let x = b.input("x", f32(&[3, 4, 5]))?;
+        let max = b.reduce(Reduction::Max, x, &[axis], true)?;
+        let shifted = b.sub(x, max)?;
+        let e = b.unary(Unary::Exp, shifted)?;
+        let mut kept = [3, 4, 5];
+        kept[axis] = 1;
+        let sum = b.sum(e, &[axis])?;
+        let sum = b.reshape(sum, kept)?;
+        let sum = b.broadcast(sum, [3, 4, 5])?;
+        let y = b.div(e, sum)?;
+        b.output("y", y)?;
+        let (graph, report) = lifted(&b.finish()?)?;
+        assert_eq!(ops(&graph), [("softmax", 1)].into(), "axis {axis}");
+        assert_eq!(report, "softmax: div: exp(x − max) / sum → one softmax\n");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_division_by_another_sum_is_no_softmax() -> Result {
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[4, 4]))?;
+    let max = b.reduce(Reduction::Max, x, &[1], true)?;
+    let shifted = b.sub(x, max)?;
+    let e = b.unary(Unary::Exp, shifted)?;
+    let sum = b.reduce(Reduction::Sum, e, &[0], true)?;
+    let y = b.div(e, sum)?;
+    b.output("y", y)?;
+    let graph = b.finish()?;
+    assert_eq!(lifted(&graph)?.0, graph);
+    Ok(())
+}
+
+#[test]
+fn layernorm_written_out_is_one_op() -> Result {
+    // how the deviation divides, and how a difference is squared
+    for (root, pow) in [(Unary::Rsqrt, false), (Unary::Sqrt, false), (Unary::Sqrt, true)] {
+        let mut b = Builder::new();
+        let x = b.input("x", f32(&[3, 5]))?;
+        let gamma = b.parameter("gamma", f32(&[5]))?;
+        let beta = b.parameter("beta", f32(&[5]))?;
+        let mean = b.reduce(Reduction::Mean, x, &[1], true)?;
+        let d = b.sub(x, mean)?;
+        let squares = if pow {
+            let two = b.constant(2.0, f32(&[]))?;
+            b.binary(Binary::Pow, d, two)?
+        } else {
+            let again = b.sub(x, mean)?;
+            b.mul(d, again)?
+        };
+        let var = b.reduce(Reduction::Mean, squares, &[1], true)?;
+        let eps = b.constant(0.125, f32(&[]))?;
+        let shifted = b.add(eps, var)?;
+        let root_of = b.unary(root, shifted)?;
+        let norm = if root == Unary::Sqrt { b.div(d, root_of)? } else { b.mul(root_of, d)? };
+        let scaled = b.mul(gamma, norm)?;
+        let y = b.add(scaled, beta)?;
+        b.output("y", y)?;
+        let (graph, _) = lifted(&b.finish()?)?;
+        assert_eq!(ops(&graph), [("layernorm", 1)].into(), "{root:?}");
+        assert!(graph.to_string().contains("layernorm(eps 0.125) [%0, %1, %2]"), "{graph}");
+    }
+    Ok(())
+}
+
+#[test]
+fn positions_are_rows_of_the_table() -> Result {
+    for (rows, expected) in [(4, None), (6, Some("slice(axis 0, 0..4)"))] {
+        let mut b = Builder::new();
+        let table = b.parameter("pos.weight", f32(&[rows, 3]))?;
+        let indices = b.arange(4)?;
+        let y = b.embedding(table, indices)?;
+        b.output("y", y)?;
+        let (graph, _) = lifted(&b.finish()?)?;
+        let found = graph.nodes().find(|(_, n)| !n.op.is_source()).map(|(_, n)| n.op.to_string());
+        assert_eq!(found.as_deref(), expected);
+    }
+    Ok(())
+}
