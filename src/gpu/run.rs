@@ -290,7 +290,7 @@ impl Pending<'_> {
         let gpu = &self.executable.gpu;
         gpu.check()?;
         let Some(staging) = self.staging else {
-            return Ok(Finished { outputs: Vec::new(), times: Vec::new() });
+            return Ok(Finished { outputs: vec![Vec::new(); self.ranges.len()], times: Vec::new() });
         };
         let refused = |reason: String| gpu.check().err().unwrap_or(GpuError::Refused { reason });
         match self.mapped.lock().unwrap_or_else(PoisonError::into_inner).result.take() {

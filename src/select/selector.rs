@@ -9,7 +9,7 @@ use crate::kernel::attention::Attention;
 use crate::kernel::elementwise::Elementwise;
 use crate::kernel::norm::NormKind;
 use crate::kernel::reduce::ReduceKind;
-use crate::kernel::{KernelError, Launch, View, fill, gather, norm, reduce, softmax};
+use crate::kernel::{Access, KernelError, Launch, View, fill, gather, norm, reduce, softmax};
 use std::collections::HashMap;
 
 /// Chooses kernels for a verified graph.
@@ -310,6 +310,21 @@ impl<'a> Selector<'a> {
                 let full = [q.dims()[0], attrs.heads, q.dims()[1], k.dims()[1]];
                 let mask = attrs.mask.then(|| operands[3].view.broadcast(&full));
                 let lse = self.is_used(id, 1);
+                let mut made = vec![self.output(id, 0)?];
+                if lse {
+                    made.push(self.output(id, 1)?);
+                }
+                if q.elements() == 0 {
+                    return Ok(());
+                }
+                if k.elements() == 0 {
+                    // no query sees a key
+                    for (out, value) in made.iter().zip([0.0, f32::NEG_INFINITY]) {
+                        let launches = fill::constant(out.dtype, value, out.view.elements(), self.caps)?;
+                        self.emit(id, "", launches, &[out.tensor], None)?;
+                    }
+                    return Ok(());
+                }
                 let mut views: Vec<Located> = operands[..3].to_vec();
                 let launches = loop {
                     let attention = Attention {
@@ -334,13 +349,7 @@ impl<'a> Selector<'a> {
                     let last = node.inputs.len() - 1;
                     tensors[last] = self.dense(id, node.inputs[last])?.tensor;
                 }
-                tensors.push(self.output(id, 0)?.tensor);
-                if lse {
-                    tensors.push(self.output(id, 1)?.tensor);
-                }
-                if q.elements() == 0 {
-                    return Ok(());
-                }
+                tensors.extend(made.iter().map(|l| l.tensor));
                 self.emit(id, "", launches, &tensors, None)
             }
         }
@@ -487,7 +496,7 @@ impl<'a> Selector<'a> {
     /// A state is read as of the start of a run. Its new value is copied into it after everything has read it; where
     /// the launch that makes the value comes after all readers, it writes the state itself.
     fn updates(&mut self) -> Result<(), SelectError> {
-        let mut pending = Vec::new();
+        let mut updates = Vec::new();
         for (state, value) in self.graph.updates() {
             let node = self.graph.producer(*value);
             let to = self.at[&ValueId::from(*state)].clone();
@@ -495,13 +504,19 @@ impl<'a> Selector<'a> {
             if self.out.tensors[from.tensor.0].kind == TensorKind::State {
                 from = self.copy(value.node, &from).map_err(|e| self.name_tensor(node, e))?;
             }
-            if !self.write_state_directly(&from, &to) {
+            updates.push((*state, from, to));
+        }
+        // all states are read before the first is written
+        let mut pending = Vec::new();
+        for (state, from, to) in &updates {
+            let alone = updates.iter().filter(|(_, other, _)| other.tensor == from.tensor).count() == 1;
+            if !(alone && self.write_state_directly(from, to)) {
                 pending.push((*state, from, to));
             }
         }
         for (state, from, to) in pending {
             let node = self.graph.node(state);
-            self.copy_into(state, &from, &to).map_err(|e| self.name_tensor(node, e))?;
+            self.copy_into(state, from, to).map_err(|e| self.name_tensor(node, e))?;
         }
         Ok(())
     }
@@ -516,10 +531,16 @@ impl<'a> Selector<'a> {
             (Some(_), None) => true,
             (None, _) => false,
         };
+        let reads_only = |s: &Step| {
+            let accesses = s.launch.key.bindings();
+            s.launch.operands.iter().zip(accesses).any(|(o, a)| o.tensor == made && a == Access::Read)
+        };
+        // what reads the new value later would find it in the state
         let shared = self.out.outputs.iter().any(|p| p.tensor == made)
             || self.out.steps.iter().any(|s| {
                 s.in_place == Some(made)
                     || (s.in_place.is_some() && s.launch.operands.last().is_some_and(|o| o.tensor == made))
+                    || reads_only(s)
             });
         let temp = self.out.tensors[made.0].kind == TensorKind::Temp
             && self.out.tensors[made.0].bytes == self.out.tensors[state.0].bytes;
