@@ -5,7 +5,7 @@ use crate::caps::DeviceCaps;
 use crate::debug::{level, show};
 use crate::error::Error;
 use crate::fuse::{FuseLimits, FuseReport, fuse};
-use crate::gpu::{AdapterChoice, AdapterInfo, Executable, ExecutableOptions, Finished, Gpu, Pending, Submission};
+use crate::gpu::{AdapterChoice, AdapterInfo, Executable, ExecutableOptions, Finished, Gpu, Kept, Pending, Submission};
 use crate::graph::{DType, Graph, Storage, TensorType};
 use crate::lift::lift;
 use crate::model::ParamSource;
@@ -382,6 +382,28 @@ fn checked_input<'a>(
     Ok(tensor.bytes())
 }
 
+/// An output that stays on the device.
+#[derive(Clone)]
+pub struct KeptOutput {
+    kept: Kept,
+    ty: TensorType,
+}
+
+impl KeptOutput {
+    /// Its type.
+    pub fn ty(&self) -> &TensorType {
+        &self.ty
+    }
+
+    /// Copies it to the host, waiting on this thread.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn read(&self) -> Result<Tensor, Error> {
+        Ok(Tensor::from_bytes(self.ty.clone(), self.kept.read()?))
+    }
+}
+
 /// A run in flight.
 pub struct Run<'a> {
     program: &'a Program,
@@ -398,6 +420,19 @@ impl Run<'_> {
     /// Command buffers submitted.
     pub fn submits(&self) -> u64 {
         self.pending.submits
+    }
+
+    /// A handle to an output that was declared kept. Its data are the run's own, whatever runs follow.
+    ///
+    /// # Errors
+    /// If there is no such output or it is not kept.
+    pub fn kept(&self, name: &str) -> Result<KeptOutput, Error> {
+        let ports = &self.program.executable.recording().outputs;
+        let port = find("output", ports, name)?;
+        let position = ports.iter().position(|p| p.port.name == name);
+        let kept = position.and_then(|i| self.pending.kept(i));
+        let kept = kept.ok_or_else(|| unknown("output", "is not kept on the device", ports, name))?;
+        Ok(KeptOutput { kept, ty: port.port.ty.clone() })
     }
 
     /// Waits on this thread.
@@ -466,7 +501,8 @@ impl Program {
 
 fn outputs(ports: &[BufferPort], bytes: Vec<Vec<u8>>) -> Outputs {
     let tensor = |(p, b): (&BufferPort, Vec<u8>)| {
-        (!b.is_empty() || p.port.ty.bytes() == 0)
+        // an empty tensor has no bytes to tell it from a kept one
+        (!p.port.keep && (!b.is_empty() || p.port.ty.bytes() == 0))
             .then(|| (p.port.name.clone(), Tensor::from_bytes(p.port.ty.clone(), b)))
     };
     ports.iter().zip(bytes).filter_map(tensor).collect()

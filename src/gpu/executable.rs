@@ -97,18 +97,7 @@ impl Executable {
     /// # Errors
     /// If the device fails.
     pub fn read(&self, buffer: BufferId, offset: u64, bytes: usize) -> Result<Vec<u8>, GpuError> {
-        self.gpu.check()?;
-        let whole = (bytes as u64).next_multiple_of(4);
-        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-        let staging = make_buffer(&self.gpu, "staging", whole.max(4), usage, self.recording.bytes())?;
-        let mut encoder =
-            self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("read") });
-        encoder.copy_buffer_to_buffer(&self.buffers[buffer.0], offset, &staging, 0, whole);
-        let index = self.gpu.queue.submit([encoder.finish()]);
-        staging.map_async(wgpu::MapMode::Read, .., |_| {});
-        self.gpu.wait(Some(index))?;
-        let view = staging.get_mapped_range(..).map_err(|e| GpuError::Refused { reason: e.to_string() })?;
-        Ok(view[..bytes].to_vec())
+        read_buffer(&self.gpu, &self.buffers[buffer.0], offset, bytes)
     }
 
     fn poison(&self) -> Result<(), GpuError> {
@@ -126,6 +115,21 @@ impl Executable {
         }
         Ok(())
     }
+}
+
+/// Copies bytes of a buffer to the host, after all that was submitted before.
+pub(super) fn read_buffer(gpu: &Gpu, buffer: &wgpu::Buffer, offset: u64, bytes: usize) -> Result<Vec<u8>, GpuError> {
+    gpu.check()?;
+    let whole = (bytes as u64).next_multiple_of(4);
+    let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+    let staging = make_buffer(gpu, "staging", whole.max(4), usage, whole)?;
+    let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("read") });
+    encoder.copy_buffer_to_buffer(buffer, offset, &staging, 0, whole);
+    let index = gpu.queue.submit([encoder.finish()]);
+    staging.map_async(wgpu::MapMode::Read, .., |_| {});
+    gpu.wait(Some(index))?;
+    let view = staging.get_mapped_range(..).map_err(|e| GpuError::Refused { reason: e.to_string() })?;
+    Ok(view[..bytes].to_vec())
 }
 
 fn range(buffer: &wgpu::Buffer, offset: u64, bytes: u64) -> wgpu::BindingResource<'_> {

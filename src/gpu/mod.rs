@@ -14,4 +14,4 @@ pub use adapter::{AdapterChoice, AdapterInfo, adapters};
 pub use device::{Counters, Gpu};
 pub use error::GpuError;
 pub use executable::{Executable, ExecutableOptions};
-pub use run::{Finished, Pending, Submission};
+pub use run::{Finished, Kept, Pending, Submission};

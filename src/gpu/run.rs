@@ -1,7 +1,8 @@
 //! In: an executable and a run's inputs; out: [`Pending`], then the bytes that the run gives back and its times.
 
-use super::executable::make_buffer;
-use super::{Counters, Executable, GpuError};
+use super::executable::{make_buffer, read_buffer};
+use super::{Counters, Executable, Gpu, GpuError};
+use crate::record::BufferPort;
 use crate::trace::times;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
@@ -14,7 +15,7 @@ pub struct Submission {
     pub eager: bool,
     /// With timestamps.
     pub profile: bool,
-    /// Whether outputs are copied to the host; else they stay on the device until [`Pending::read`].
+    /// Whether outputs are given back: copied to the host, or kept where they are declared so.
     pub read: bool,
 }
 
@@ -35,6 +36,8 @@ pub struct Pending<'a> {
     /// First byte and bytes of each output in the staging buffer.
     ranges: Vec<(u64, u64)>,
     queries: Option<(u64, usize)>,
+    /// The kept outputs, at their position.
+    kept: Vec<Option<Kept>>,
     mapped: Arc<Mutex<Mapped>>,
     /// Nanoseconds that the host took to encode and submit.
     pub encode_ns: u64,
@@ -42,6 +45,24 @@ pub struct Pending<'a> {
     pub submits: u64,
     /// Compute passes.
     pub passes: u64,
+}
+
+/// An output that stayed on the device, in a buffer of its own. Clones share it.
+#[derive(Clone)]
+pub struct Kept {
+    gpu: Gpu,
+    buffer: wgpu::Buffer,
+    bytes: usize,
+}
+
+impl Kept {
+    /// Copies it to the host, waiting on this thread.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn read(&self) -> Result<Vec<u8>, GpuError> {
+        read_buffer(&self.gpu, &self.buffer, 0, self.bytes)
+    }
 }
 
 #[derive(Default)]
@@ -85,6 +106,7 @@ impl Executable {
         } else {
             passes += self.encode(&mut last, 0..self.recording.dispatches.len(), stamps.as_ref());
         }
+        let kept = self.keep(&mut last, how.read)?;
         if let Some(staging) = &staging {
             for (output, (at, bytes)) in self.recording.outputs.iter().zip(&ranges) {
                 if *bytes > 0 {
@@ -115,7 +137,7 @@ impl Executable {
             });
         }
         self.gpu.check()?;
-        Ok(Pending { executable: self, index, staging, ranges, queries, mapped, encode_ns, submits, passes })
+        Ok(Pending { executable: self, index, staging, ranges, queries, kept, mapped, encode_ns, submits, passes })
     }
 
     /// All inputs in one upload.
@@ -150,11 +172,27 @@ impl Executable {
         let ranges = self.recording.outputs.iter().map(|o| {
             let at = end;
             // copies are whole words
-            let bytes = if read { (o.port.ty.bytes() as u64).next_multiple_of(4) } else { 0 };
+            let bytes = if read && !o.port.keep { (o.port.ty.bytes() as u64).next_multiple_of(4) } else { 0 };
             end += bytes.next_multiple_of(8);
             (at, bytes)
         });
         (ranges.collect(), end)
+    }
+
+    /// Copies the kept outputs into buffers of the run's own.
+    fn keep(&self, encoder: &mut wgpu::CommandEncoder, read: bool) -> Result<Vec<Option<Kept>>, GpuError> {
+        let keep = |output: &BufferPort| {
+            if !read || !output.port.keep {
+                return Ok(None);
+            }
+            let bytes = output.port.ty.bytes();
+            let whole = (bytes as u64).next_multiple_of(4).max(4);
+            let usage = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+            let buffer = make_buffer(&self.gpu, &output.port.name, whole, usage, self.recording.bytes())?;
+            encoder.copy_buffer_to_buffer(&self.buffers[output.buffer.0], output.offset, &buffer, 0, whole);
+            Ok(Some(Kept { gpu: self.gpu.clone(), buffer, bytes }))
+        };
+        self.recording.outputs.iter().map(keep).collect()
     }
 
     /// A staging buffer of at least this size, from the pool if one fits.
@@ -258,6 +296,11 @@ impl Stamps {
 }
 
 impl Pending<'_> {
+    /// A kept output by its position; `None` if it is read or nothing is given back.
+    pub fn kept(&self, output: usize) -> Option<Kept> {
+        self.kept.get(output).cloned().flatten()
+    }
+
     /// Waits on this thread.
     pub fn wait(self) -> Result<Finished, GpuError> {
         self.executable.gpu.wait(Some(self.index.clone()))?;

@@ -354,9 +354,9 @@ impl Matmul<'_> {
             params.push(q.lead[d]);
             params.extend([0, 1, last].map(|i| q.operands[i].lead[d] / unit(i)));
         }
-        for i in 2..last {
-            params.extend([firsts[i] / unit(i), q.operands[i].lead[rows] / unit(i)]);
-            params.extend((0..rows).map(|d| q.operands[i].lead[d] / unit(i)));
+        for (i, (o, first)) in q.operands.iter().zip(&firsts).enumerate().take(last).skip(2) {
+            params.extend([first / unit(i), o.lead[rows] / unit(i)]);
+            params.extend((0..rows).map(|d| o.lead[d] / unit(i)));
         }
         let key = MatmulKey {
             dtype: self.dtype,
@@ -384,14 +384,20 @@ impl Matmul<'_> {
     }
 }
 
-/// Rows are uniform over a workgroup of eight invocations; fewer where M or N are small.
+/// Rows are uniform over a workgroup of eight invocations; fewer where M or N are small. A load costs such a CPU far
+/// more than a multiply-add, so an invocation's share is as large as its registers and its stack in cache allow.
 fn direct_tile(m: usize, n: usize) -> Tile {
     let tm = match m {
         1 => 1,
         2..=4 => 4,
-        _ => 8,
+        5..=8 => 8,
+        _ => 16,
     };
-    let tn = if n <= 32 { 4 } else { 8 };
+    let tn = match n {
+        ..=32 => 4,
+        33..=64 => 8,
+        _ => 16,
+    };
     Tile { m: tm, n: 8 * tn, k: 0, tm, tn }
 }
 
@@ -436,7 +442,7 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
     ];
     let tiles = TILES.map(|(m, n, tm, tn, _)| Tile { m, n, k: 8, tm, tn });
     let mut keys = Vec::new();
-    for tile in tiles.into_iter().chain([direct_tile(1, 64), direct_tile(9, 32), SMALLEST]) {
+    for tile in tiles.into_iter().chain([direct_tile(1, 64), direct_tile(8, 32), direct_tile(16, 128), SMALLEST]) {
         for flags in 0..32 {
             let on = |bit: usize| flags >> bit & 1 == 1;
             let (full, vec) = (on(0), on(1));

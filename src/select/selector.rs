@@ -3,7 +3,8 @@
 use super::{Located, Port, SelectError, Selected, Step, TensorId, TensorKind, TensorSpec, Weight};
 use crate::caps::DeviceCaps;
 use crate::graph::{
-    Chain, DType, Extreme, Graph, Node, NodeId, Op, Reduction, Ref, Shape, StorageId, TensorType, ValueId,
+    Chain, DType, Disposition, Extreme, Graph, Node, NodeId, Op, Output, Reduction, Ref, Shape, StorageId, TensorType,
+    ValueId,
 };
 use crate::kernel::attention::Attention;
 use crate::kernel::elementwise::Elementwise;
@@ -218,7 +219,7 @@ impl<'a> Selector<'a> {
                     .filter(|(n, ..)| *n == id)
                     .min_by_key(|b| b.1)
                     .map(|(_, rows, reader)| (rows, reader));
-                let port = Port { name: node.name.clone(), ty, tensor, offset: 0, bound };
+                let port = Port { name: node.name.clone(), ty, tensor, offset: 0, bound, keep: false };
                 if kind == TensorKind::State {
                     self.out.states.push(port)
                 } else {
@@ -462,13 +463,14 @@ impl<'a> Selector<'a> {
     fn finish(&mut self) -> Result<(), SelectError> {
         for output in self.graph.outputs() {
             let node = self.graph.producer(output.value);
-            let port = self.output_port(&output.name, output.value).map_err(|e| self.name_tensor(node, e))?;
+            let port = self.output_port(output).map_err(|e| self.name_tensor(node, e))?;
             self.out.outputs.push(port);
         }
         self.updates()
     }
 
-    fn output_port(&mut self, name: &str, value: ValueId) -> Done<Port> {
+    fn output_port(&mut self, output: &Output) -> Done<Port> {
+        let value = output.value;
         let located = self.dense(value.node, value)?;
         let located = match self.out.tensors[located.tensor.0].kind {
             TensorKind::Temp => located,
@@ -476,11 +478,12 @@ impl<'a> Selector<'a> {
             _ => self.copy(value.node, &located)?,
         };
         Ok(Port {
-            name: name.to_owned(),
+            name: output.name.clone(),
             ty: self.graph.ty(value).clone(),
             tensor: located.tensor,
             offset: 0,
             bound: None,
+            keep: output.disposition == Disposition::Keep,
         })
     }
 
