@@ -56,6 +56,9 @@ pub struct CompileOptions {
     pub poison: bool,
     /// Limits to stay within, tighter than the device's own.
     pub limits: Option<DeviceCaps>,
+    /// Most dispatches of a command buffer, where one for the whole run would take longer than the operating system
+    /// lets a device be busy (two seconds on Windows); `None` puts all in one. [`Mode::Eager`] puts one in each.
+    pub max_dispatches_per_submit: Option<usize>,
 }
 
 impl Default for CompileOptions {
@@ -68,6 +71,7 @@ impl Default for CompileOptions {
             checked: false,
             poison: false,
             limits: None,
+            max_dispatches_per_submit: None,
         }
     }
 }
@@ -125,15 +129,17 @@ impl Session {
     pub fn compile(&self, graph: &Graph, params: &dyn ParamSource, options: &CompileOptions) -> Result<Program, Error> {
         let caps = options.limits.as_ref().map_or(self.caps().clone(), |l| self.caps().within(l));
         let compiled = compile(graph, &caps, options)?;
-        let shader_options = ExecutableOptions { checked: options.checked, poison: options.poison };
+        let (checked, poison, timestamps) = (options.checked, options.poison, caps.timestamps);
         compiled.show();
-        let executable = Executable::new(&self.gpu, compiled.recording.clone(), shader_options)?;
+        let executable_options = ExecutableOptions { checked, poison, timestamps };
+        let executable = Executable::new(&self.gpu, compiled.recording.clone(), executable_options)?;
         for (weight, buffer) in compiled.selected.weights.iter().zip(&compiled.recording.weights) {
             let bytes = weight_bytes(weight, compiled.graph.layout.get(weight.storage), params)?;
             executable.write(*buffer, 0, &bytes)?;
         }
         tracing::debug!(mode = %options.mode, dispatches = compiled.recording.dispatches.len(), bytes = compiled.plan.total(), "compiled");
-        let program = Program { executable, compiled, mode: options.mode };
+        let split = if options.mode == Mode::Eager { Some(1) } else { options.max_dispatches_per_submit };
+        let program = Program { executable, compiled, mode: options.mode, split };
         for state in &program.executable.recording().states {
             program.executable.write(state.buffer, state.offset, Tensor::zeros(state.port.ty.clone()).bytes())?;
         }
@@ -175,6 +181,7 @@ impl Compiled {
 /// If a node cannot run within the caps.
 pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Result<Compiled, Error> {
     graph.verify()?;
+    let caps = &caps.aligned();
     let mut report = FuseReport::default();
     let mut graph = graph.clone();
     if options.mode == Mode::Fused && options.lift {
@@ -182,7 +189,7 @@ pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Re
         (graph, report) = (lifted, found);
     }
     if options.mode == Mode::Fused && options.fuse {
-        let limits = FuseLimits { max_inputs: caps.max_storage_buffers as usize - 1 };
+        let limits = FuseLimits { max_inputs: (caps.max_storage_buffers as usize).saturating_sub(1) };
         let (fused, found) = fuse(&graph, &limits)?;
         graph = fused;
         report.extend(found);
@@ -215,7 +222,7 @@ fn weight_bytes(weight: &Weight, storage: &Storage, params: &dyn ParamSource) ->
     let k = storage.shape.dims()[1];
     let rows = &whole[columns.start * k * size..columns.end * k * size];
     Ok(match size {
-        2 => bytemuck::cast_slice(&transpose::<u16>(bytemuck::cast_slice(rows), columns.len(), k)).to_vec(),
+        2 => bytemuck::cast_slice(&transpose::<u16>(&bytemuck::pod_collect_to_vec(rows), columns.len(), k)).to_vec(),
         _ => bytemuck::cast_slice(&transpose::<u32>(&bytemuck::pod_collect_to_vec(rows), columns.len(), k)).to_vec(),
     })
 }
@@ -241,6 +248,7 @@ pub struct Program {
     executable: Executable,
     compiled: Compiled,
     mode: Mode,
+    split: Option<usize>,
 }
 
 /// The results of a run by output name.
@@ -277,7 +285,7 @@ impl Program {
     /// # Errors
     /// If inputs are missing, unknown, of another type or index past an end; if the device fails.
     pub fn submit(&self, inputs: &[(&str, &Tensor)]) -> Result<Run<'_>, Error> {
-        self.start(inputs, Submission { eager: self.mode == Mode::Eager, profile: false, read: true })
+        self.start(inputs, Submission { split: self.split, profile: false, read: true })
     }
 
     /// As [`Program::submit`], but outputs stay on the device and are not given back: for measuring, and for programs
@@ -286,7 +294,7 @@ impl Program {
     /// # Errors
     /// See [`Program::submit`].
     pub fn submit_unread(&self, inputs: &[(&str, &Tensor)]) -> Result<Run<'_>, Error> {
-        self.start(inputs, Submission { eager: self.mode == Mode::Eager, profile: false, read: false })
+        self.start(inputs, Submission { split: self.split, profile: false, read: false })
     }
 
     /// Runs once, waiting on this thread.
@@ -302,7 +310,7 @@ impl Program {
     /// # Errors
     /// See [`Program::submit`].
     pub fn trace(&self, inputs: &[(&str, &Tensor)]) -> Result<(Outputs, Trace), Error> {
-        self.start(inputs, Submission { eager: self.mode == Mode::Eager, profile: true, read: true })?.wait_traced()
+        self.start(inputs, Submission { split: self.split, profile: true, read: true })?.wait_traced()
     }
 
     /// Sets a state.

@@ -8,7 +8,9 @@ mod adapter;
 mod device;
 mod error;
 mod executable;
+mod mapped;
 mod run;
+mod stamps;
 
 pub use adapter::{AdapterChoice, AdapterInfo, adapters};
 pub use device::{Counters, Gpu};

@@ -167,14 +167,15 @@ fn ports(ports: &[Port], place: &HashMap<TensorId, (BufferId, u64)>) -> Vec<Buff
 }
 
 /// Workgroups as a grid of at most `limit` along each dimension; kernels read a linear index and skip what is past
-/// the end.
+/// the end. Select has refused more than `limit`³ groups.
 pub fn fold(groups: u64, limit: u32) -> [u32; 3] {
     let limit = u64::from(limit);
     if groups <= limit {
         return [groups as u32, 1, 1];
     }
-    let rows = groups.div_ceil(limit);
-    [groups.div_ceil(rows) as u32, rows as u32, 1]
+    let layers = groups.div_ceil(limit * limit);
+    let rows = groups.div_ceil(layers).div_ceil(limit);
+    [groups.div_ceil(layers * rows) as u32, rows as u32, layers as u32]
 }
 
 impl Recording {
