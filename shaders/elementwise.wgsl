@@ -33,6 +33,8 @@ struct Params {
 {% include "shared/group.wgsl" %}
 {% if float %}
 {% include "shared/chain.wgsl" %}
+{% elif steps %}
+{% include "shared/integer.wgsl" %}
 {% endif %}
 
 @compute @workgroup_size({{ workgroup }})

@@ -53,12 +53,14 @@ fn k_gelu_tanh(x: {{ T }}) -> {{ T }} {
     return x * k_sigmoid(2.0 * u);
 }
 
-// A negative base has a power only for an integer exponent; (a - a) / (a - a) is NaN made at run time.
+// A negative base has a power only for an integer exponent; (a - a) / (a - a) is NaN made at run time. Even of NaN the
+// power 0 is 1, and every power of 1 is 1.
 fn k_pow(a: {{ T }}, b: {{ T }}) -> {{ T }} {
     let magnitude = pow(abs(a), b);
     let odd = abs(b - 2.0 * trunc(b * 0.5)) == {{ T }}(1.0);
     let whole = b == trunc(b);
     let nan = (a - a) / (a - a);
     let negative = select(nan, select(magnitude, -magnitude, odd), whole);
-    return select(select(magnitude, negative, a < {{ T }}(0.0)), {{ T }}(1.0), b == {{ T }}(0.0));
+    let one = (b == {{ T }}(0.0)) | (a == {{ T }}(1.0));
+    return select(select(magnitude, negative, a < {{ T }}(0.0)), {{ T }}(1.0), one);
 }

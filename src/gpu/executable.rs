@@ -31,8 +31,8 @@ pub struct Executable {
     pub(super) timestamps: bool,
 }
 
-/// A NaN as f32 and as two f16.
-const POISON: u8 = 0x7f;
+/// Repeated: a NaN as f32 and as two f16, -1 as i32.
+const POISON: u8 = 0xff;
 
 /// Bytes that are handed to the queue before it is flushed, so that staging memory stays small.
 const UPLOAD: usize = 64 << 20;

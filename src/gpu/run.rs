@@ -265,7 +265,7 @@ impl Pending<'_> {
         let gpu = &self.executable.gpu;
         gpu.check()?;
         let Some(staging) = self.staging else {
-            return Ok(Finished { outputs: Vec::new(), times: Vec::new() });
+            return Ok(Finished { outputs: vec![Vec::new(); self.ranges.len()], times: Vec::new() });
         };
         self.mapped.take(gpu)?;
         let refused = |reason: String| gpu.check().err().unwrap_or(GpuError::Refused { reason });

@@ -79,8 +79,7 @@ impl Printer<'_> {
             Binary::Sub => format!("{a} - {b}"),
             Binary::Mul => format!("{a} * {b}"),
             Binary::Div if float => format!("{a} / {b}"),
-            // WGSL's x / 0 is x; hardware without checks may do anything
-            Binary::Div => format!("{a} / select({b}, {t}(1), {b} == {t}(0))", t = self.ty()),
+            Binary::Div => format!("k_div({a}, {b})"),
             Binary::Min if float => format!("k_min({a}, {b})"),
             Binary::Max if float => format!("k_max({a}, {b})"),
             Binary::Min => format!("min({a}, {b})"),

@@ -54,7 +54,8 @@ impl ElementwiseKey {
             NAME,
             context! {
                 f16, inputs, rank => self.rank, width => self.width, workgroup => WORKGROUP, T => printer.ty(),
-                float => self.compute == DType::F32,
+                float => self.compute == DType::F32, signed => self.compute == DType::I32,
+                shift => vector("u32", self.width),
                 out_binding => self.bindings().len(), out_storage => stored(self.out),
                 steps => printer.steps(&self.chain), store => self.store(&printer),
             },
@@ -295,10 +296,10 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
     steps.extend(unary.map(|u| Step::Unary(u, x)));
     let binary = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div, Binary::Min, Binary::Max];
     let all = binary.into_iter().chain([Binary::Pow]);
-    steps.extend(all.enumerate().map(|(i, o)| Step::Binary(o, Ref::Step(i), Ref::Input(1))));
+    steps.extend(all.clone().enumerate().map(|(i, o)| Step::Binary(o, Ref::Step(i), Ref::Input(1))));
     steps.push(Step::Select(Ref::Input(2), x, Ref::Step(0)));
     let floats = Chain { arity: 3, steps };
-    let integers = Chain { arity: 2, steps: binary.map(|o| Step::Binary(o, x, Ref::Input(1))).to_vec() };
+    let integers = Chain { arity: 2, steps: all.clone().map(|o| Step::Binary(o, x, Ref::Input(1))).collect() };
     let mut keys = Vec::new();
     for width in [1, 4] {
         for rank in 1..4 {

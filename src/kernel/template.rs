@@ -13,6 +13,7 @@ const TEMPLATES: &[(&str, &str)] = templates![
     "shared/merge.wgsl",
     "shared/attend.wgsl",
     "shared/chain.wgsl",
+    "shared/integer.wgsl",
     "shared/product.wgsl",
     "attention.wgsl",
     "attention_direct.wgsl",

@@ -104,7 +104,8 @@ pub fn window(
     element: usize,
     caps: &DeviceCaps,
 ) -> Result<(Operand<usize>, usize), KernelError> {
-    let (start, stop) = ((first * element) as u64, (end * element) as u64);
+    // nothing is seen of a view without elements, wherever it starts
+    let (start, stop) = ((first * element) as u64, (end.max(first) * element) as u64);
     let offset = start / caps.storage_align * caps.storage_align;
     // bindings are whole words
     let bytes = (stop - offset).div_ceil(16) * 16;

@@ -4,8 +4,9 @@
 use super::selector::{Fault, Selector};
 use super::{Located, TensorId, TensorKind, Weight};
 use crate::graph::{Chain, DType, NodeId, Op, StorageId, ValueId};
+use crate::kernel::elementwise::Elementwise;
 use crate::kernel::matmul::Matmul;
-use crate::kernel::{KernelError, View};
+use crate::kernel::{KernelError, View, fill};
 use std::ops::Range;
 
 /// Columns of a piece of a weight are a multiple of this where there is more than one, so that tiles stay whole.
@@ -34,13 +35,9 @@ impl Selector<'_> {
             return Ok(());
         }
         let (n, k) = (ty.shape.dims()[0], ty.shape.dims()[1]);
-        let limit = self.caps.max_binding_bytes.min(self.caps.max_buffer_bytes);
         let column = (k * ty.dtype.size()) as u64;
-        let most = ((limit / column.max(1)) as usize).max(1);
-        let most = if n <= most { n } else { (most / PIECE * PIECE).max(most.min(PIECE)) };
         let mut pieces = Vec::new();
-        for start in (0..n).step_by(most.max(1)) {
-            let columns = start..n.min(start + most);
+        for columns in self.pieces(n, column) {
             let tensor = self.raw_tensor(node, column * columns.len() as u64, TensorKind::Weight)?;
             let weight = Weight { tensor, storage, columns: Some(columns) };
             self.out.weights.push(weight.clone());
@@ -48,6 +45,14 @@ impl Selector<'_> {
         }
         self.transposed.insert(storage, pieces);
         Ok(())
+    }
+
+    /// Columns of so many bytes, dealt to pieces that one binding covers.
+    fn pieces(&self, n: usize, column: u64) -> Vec<Range<usize>> {
+        let limit = self.caps.max_binding_bytes.min(self.caps.max_buffer_bytes);
+        let most = ((limit / column.max(1)) as usize).max(1);
+        let most = if n <= most { n } else { (most / PIECE * PIECE).max(most.min(PIECE)) };
+        (0..n).step_by(most.max(1)).map(|start| start..n.min(start + most)).collect()
     }
 
     /// `epilogue(a · b, extras…)`.
@@ -78,13 +83,7 @@ impl Selector<'_> {
             return Ok(());
         }
         if k == 0 {
-            return Err(KernelError::Size {
-                kernel: "matmul",
-                what: "the inner size",
-                expected: "at least 1".into(),
-                got: 0,
-            }
-            .into());
+            return self.empty_sums(id, &out, epilogue, &located);
         }
         let c = with_row(out.view.clone());
         let storage = match self.graph.producer(node.inputs[1]).op {
@@ -106,7 +105,12 @@ impl Selector<'_> {
                 if transpose_b {
                     b.view = swap_last(&b.view);
                 }
-                vec![(b, 0..dims[rank - 1])]
+                let last = b.view.dims.len() - 1;
+                let cut = |columns: Range<usize>| {
+                    let view = b.view.slice(last, columns.start, columns.len());
+                    (Located { view, ..b.clone() }, columns)
+                };
+                self.pieces(dims[rank - 1], (k * b.dtype.size()) as u64).into_iter().map(cut).collect()
             }
         };
         let last = c.dims.len() - 1;
@@ -115,6 +119,7 @@ impl Selector<'_> {
             let c = cut(&c);
             let mut parts: Vec<(TensorId, DType, View)> =
                 located.iter().map(|l| (l.tensor, l.dtype, cut(&with_row(l.view.broadcast(dims))))).collect();
+            let mut copied = false;
             let launches = loop {
                 let lead = c.dims[..c.dims.len() - 2].to_vec();
                 let av = stretch_a(&a.view, &c.dims);
@@ -132,7 +137,10 @@ impl Selector<'_> {
                 };
                 match matmul.launches(self.caps) {
                     Err(KernelError::Layout { operand: 0 }) => a = self.copy(id, &a)?,
-                    Err(KernelError::Layout { operand: 1 }) => b = self.copy(id, &b)?,
+                    // a piece whose columns lie far apart reaches further than its own bytes
+                    Err(KernelError::Layout { operand: 1 } | KernelError::Binding { operand: 1, .. }) if !copied => {
+                        (b, copied) = (self.copy(id, &b)?, true);
+                    }
                     Err(KernelError::Layout { operand }) => {
                         let (tensor, dtype, view) = parts[operand - 2].clone();
                         let copy = self.copy(id, &Located { tensor, view, dtype, own: false })?;
@@ -147,6 +155,31 @@ impl Selector<'_> {
             self.emit(id, "", launches, &tensors, in_place.map(|i| located[i].tensor))?;
         }
         Ok(())
+    }
+}
+
+impl Selector<'_> {
+    /// A product without inner elements: 0 everywhere, then the epilogue.
+    fn empty_sums(&mut self, id: NodeId, out: &Located, epilogue: &Chain, extras: &[Located]) -> Result<(), Fault> {
+        let zeros = fill::constant(out.dtype, 0.0, out.view.elements(), self.caps)?;
+        self.emit(id, "", zeros, &[out.tensor], None)?;
+        if epilogue.steps.is_empty() {
+            return Ok(());
+        }
+        let mut inputs = vec![(out.dtype, out.view.clone())];
+        inputs.extend(extras.iter().map(|e| (e.dtype, e.view.broadcast(&out.view.dims))));
+        let over_zeros = Elementwise {
+            chain: epilogue,
+            inputs: &inputs,
+            out: (out.dtype, &out.view),
+            compute: DType::F32,
+            in_place: Some(0),
+        };
+        let launches = over_zeros.launches(self.caps)?;
+        let mut tensors = vec![out.tensor];
+        tensors.extend(extras.iter().map(|e| e.tensor));
+        tensors.push(out.tensor);
+        self.emit(id, "", launches, &tensors, None)
     }
 }
 

@@ -1,0 +1,12 @@
+//! In: small graphs of every op over odd shapes; out: a failure where an adapter's numbers are not the reference's.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod attention;
+mod elementwise;
+mod matmul;
+mod memory;
+mod movement;
+mod reductions;
+mod rows;

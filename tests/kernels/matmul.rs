@@ -1,0 +1,223 @@
+//! Products of matrices and what follows them.
+
+use crate::common::{BOTH, Case, EVERY, F32, OTHERS, Result, floats, full, random};
+use kiln::graph::{DType, Unary, ValueId};
+
+/// A product of stored operands, transposed as asked.
+fn product(c: &mut Case, dtype: DType, [m, k, n]: [usize; 3], ta: bool, tb: bool) {
+    let a = if ta { [k, m] } else { [m, k] };
+    let b = if tb { [n, k] } else { [k, n] };
+    let (a, b) = (c.input(random(dtype, &a, 1)), c.input(random(dtype, &b, 2)));
+    let y = c.b.matmul_transposed(a, ta, b, tb);
+    c.output(format!("({m}, {k}){} ({k}, {n}){}", if ta { "T" } else { "" }, if tb { "T" } else { "" }), y);
+}
+
+const SIZES: [[usize; 3]; 9] = [
+    [1, 1, 1],
+    [1, 33, 31],
+    [31, 257, 33],
+    [33, 31, 257],
+    [257, 33, 1],
+    [3, 1, 5],
+    [5, 4, 8],
+    [64, 32, 64],
+    [2, 256, 4],
+];
+
+#[test]
+fn odd_sizes() {
+    for (dtype, tolerance) in floats() {
+        let mut c = Case::new();
+        for size in SIZES {
+            product(&mut c, dtype, size, false, false);
+        }
+        c.check(tolerance, if dtype == DType::F32 { &EVERY } else { &BOTH });
+    }
+}
+
+#[test]
+fn transposed_operands() {
+    for (dtype, tolerance) in floats() {
+        let mut c = Case::new();
+        for size in [[1, 33, 31], [33, 31, 257], [3, 1, 5], [257, 5, 1], [64, 32, 64]] {
+            product(&mut c, dtype, size, true, false);
+            product(&mut c, dtype, size, false, true);
+            product(&mut c, dtype, size, true, true);
+        }
+        c.check(tolerance, &BOTH);
+    }
+}
+
+#[test]
+fn sizes_that_take_each_tile() {
+    // large results of small inner sizes
+    let mut c = Case::new();
+    for size in [[1536, 16, 1500], [700, 24, 520], [260, 16, 260], [16, 20, 2000], [128, 16, 128]] {
+        product(&mut c, DType::F32, size, false, true);
+    }
+    c.check(F32, &BOTH);
+}
+
+#[test]
+fn batches_broadcast() -> Result {
+    let pairs: [(&[usize], &[usize]); 8] = [
+        (&[2, 5, 7], &[2, 7, 3]),
+        (&[5, 7], &[3, 7, 4]),
+        (&[3, 5, 7], &[7, 4]),
+        (&[2, 1, 5, 7], &[3, 7, 4]),
+        (&[4, 1, 1, 7], &[3, 7, 5]),
+        (&[3, 1, 8], &[3, 8, 4]),
+        (&[2, 3, 1, 4], &[2, 1, 4, 1]),
+        (&[1, 4, 8], &[5, 8, 12]),
+    ];
+    for (dtype, tolerance) in floats() {
+        let mut c = Case::new();
+        for (a, b) in pairs {
+            let (x, y) = (c.input(random(dtype, a, 3)), c.input(random(dtype, b, 4)));
+            let z = c.b.matmul(x, y);
+            c.output(format!("{a:?} {b:?}"), z);
+        }
+        c.check(tolerance, if dtype == DType::F32 { &BOTH } else { &BOTH[1..] });
+    }
+    Ok(())
+}
+
+#[test]
+fn operands_that_are_views() -> Result {
+    for (dtype, tolerance) in floats() {
+        let mut c = Case::new();
+        let x = c.input(random(dtype, &[3, 6, 10], 1));
+        let y = c.input(random(dtype, &[3, 10, 12], 2));
+        let row = c.input(random(dtype, &[10], 3));
+        let column = c.input(random(dtype, &[10, 1], 4));
+        let left: Vec<(&str, ValueId)> = vec![
+            ("sliced", c.b.slice(x, 0, 1, 2)?),
+            ("rows", c.b.slice(x, 1, 1, 3)?),
+            ("permuted", c.b.permute(x, &[1, 0, 2])?),
+            ("stretched", c.b.broadcast(row, [3, 5, 10])?),
+        ];
+        let cut = c.b.slice(y, 2, 3, 5)?;
+        let first = c.b.slice(y, 0, 2, 1)?;
+        let flat = c.b.reshape(first, [10, 12])?;
+        for (name, a) in left {
+            let z = c.b.matmul(a, flat);
+            c.output(format!("{name} · rows from an offset"), z);
+        }
+        // the inner dimension is neither operand's innermost
+        let swapped = c.b.permute(x, &[1, 2, 0])?; // (6, 10, 3)
+        let strided = c.b.slice(swapped, 2, 0, 2)?;
+        let right = c.input(random(dtype, &[2, 7], 5));
+        let z = c.b.matmul(strided, right);
+        c.output("strided inner", z);
+        let z = c.b.matmul(x, cut);
+        c.output("columns from an offset", z);
+        let wide = c.b.broadcast(column, [10, 7])?;
+        let z = c.b.matmul(x, wide);
+        c.output("stretched columns", z);
+        let turned = c.b.permute(y, &[0, 2, 1])?; // (3, 12, 10)
+        let z = c.b.matmul_transposed(x, false, turned, true);
+        c.output("turned twice", z);
+        let z = c.b.matmul_transposed(turned, false, x, true);
+        c.output("turned once", z);
+        let self_product = c.b.matmul_transposed(x, true, x, false);
+        c.output("with itself", self_product);
+        c.check(tolerance, &BOTH);
+    }
+    Ok(())
+}
+
+#[test]
+fn linears_and_what_follows_them() -> Result {
+    for (dtype, tolerance) in floats() {
+        let mut c = Case::new();
+        for (i, dims) in [&[33][..], &[1, 33], &[2, 3, 33], &[4, 32]].into_iter().enumerate() {
+            let k = dims[dims.len() - 1];
+            let x = c.input(random(dtype, dims, 1));
+            let n = [31, 8][i % 2];
+            let (w, bias) = (c.parameter(random(dtype, &[n, k], 2)), c.parameter(random(dtype, &[n], 3)));
+            let plain = c.b.linear(x, w, None);
+            c.output(format!("plain {i}"), plain);
+            let biased = c.b.linear(x, w, Some(bias))?;
+            let y = c.b.unary(Unary::GeluErf, biased)?;
+            let y = c.b.scale(y, 0.5);
+            c.output(format!("gelu {i}"), y);
+            // a residual that the result may overwrite
+            let mut residual = dims.to_vec();
+            residual[dims.len() - 1] = n;
+            let r = c.input(random(dtype, &residual, 4));
+            let r = c.b.unary(Unary::Tanh, r)?;
+            let again = c.b.linear(x, w, Some(bias))?;
+            let again = c.b.relu(again)?;
+            let y = c.b.add(r, again);
+            c.output(format!("residual {i}"), y);
+        }
+        c.check(tolerance, if dtype == DType::F32 { &EVERY } else { &BOTH });
+    }
+    Ok(())
+}
+
+#[test]
+fn epilogues_read_masks_rows_and_columns() -> Result {
+    let mut c = Case::new();
+    for (i, (m, n)) in [(7, 5), (8, 12)].into_iter().enumerate() {
+        let (a, b) = (c.input(random(DType::F32, &[2, m, 6], 1)), c.input(random(DType::F32, &[2, 6, n], 2)));
+        let mask = c.input(random(DType::Bool, &[m, n], 3));
+        let column = c.input(random(DType::F32, &[m, 1], 4));
+        let turned = c.input(random(DType::F32, &[n, m], 5));
+        let turned = c.b.permute(turned, &[1, 0])?;
+        let y = c.b.matmul(a, b)?;
+        let y = c.b.masked_fill(y, mask, -2.0)?;
+        let y = c.b.mul(y, column)?;
+        let y = c.b.add(y, turned);
+        c.output(format!("y {i}"), y);
+    }
+    c.check(F32, &[BOTH, OTHERS].concat());
+    Ok(())
+}
+
+#[test]
+fn a_table_over_the_binding_limit_is_read_in_pieces() -> Result {
+    let Some(session) = crate::common::session() else { return Ok(()) };
+    // as a tied head: the table is looked up in and multiplied by
+    let mut c = Case::new();
+    let tokens = c.input(random(DType::I32, &[2, 3], 1));
+    let table = c.parameter(random(DType::F32, &[701, 64], 2));
+    let x = c.b.embedding(table, tokens)?;
+    let y = c.b.linear(x, table, None);
+    c.output("logits", y);
+    let right = c.parameter(random(DType::F32, &[64, 701], 3));
+    let y = c.b.matmul(x, right);
+    c.output("stored the other way", y);
+    let (graph, params, inputs) = c.finish();
+    let given: Vec<_> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
+    let want = kiln::reference::evaluate(&graph, &params, &inputs)?;
+    for setup in BOTH {
+        let mut options = setup.options(session);
+        let limits = options.limits.as_mut().expect("setups set limits");
+        limits.max_binding_bytes = 64 << 10;
+        let outputs = session.compile(&graph, &params, &options)?.run(&given)?;
+        for (name, want) in &want {
+            crate::common::difference(&outputs[name], want, F32).map_err(|e| format!("{name} ({setup}): {e}"))?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_product_without_inner_elements_is_its_epilogue_of_zero() -> Result {
+    let mut c = Case::new();
+    let (a, b) = (c.input(full(DType::F32, &[3, 0], 0.0)), c.input(full(DType::F32, &[0, 5], 0.0)));
+    let y = c.b.matmul(a, b)?;
+    c.output("zero", Ok(y));
+    let w = c.parameter(full(DType::F32, &[4, 0], 0.0));
+    let bias = c.parameter(random(DType::F32, &[4], 1));
+    let y = c.b.linear(a, w, Some(bias))?;
+    let y = c.b.relu(y);
+    c.output("bias", y);
+    let none = c.input(full(DType::F32, &[0, 7], 0.0));
+    let w = c.parameter(random(DType::F32, &[4, 7], 1));
+    let y = c.b.linear(none, w, Some(bias));
+    c.output("no rows", y);
+    c.check(F32, &[BOTH, OTHERS].concat());
+    Ok(())
+}
