@@ -513,12 +513,8 @@ impl<'a> Selector<'a> {
     /// A state is read as of the start of a run. Its new value is copied into it after everything has read it; where
     /// the launch that makes the value comes after all readers, it writes the state itself.
     fn updates(&mut self) -> Result<(), SelectError> {
-<<<<<<< HEAD
         let mut pending = Vec::new();
         // before any state is written: a value may be read from a state
-=======
-        let mut updates = Vec::new();
->>>>>>> t1
         for (state, value) in self.graph.updates() {
             let node = self.graph.producer(*value);
             let to = self.at[&ValueId::from(*state)].clone();
@@ -526,19 +522,7 @@ impl<'a> Selector<'a> {
             if self.out.tensors[from.tensor.0].kind == TensorKind::State {
                 from = self.copy(value.node, &from).map_err(|e| self.name_tensor(node, e))?;
             }
-<<<<<<< HEAD
             pending.push((*state, from, to));
-=======
-            updates.push((*state, from, to));
-        }
-        // all states are read before the first is written
-        let mut pending = Vec::new();
-        for (state, from, to) in &updates {
-            let alone = updates.iter().filter(|(_, other, _)| other.tensor == from.tensor).count() == 1;
-            if !(alone && self.write_state_directly(from, to)) {
-                pending.push((*state, from, to));
-            }
->>>>>>> t1
         }
         let sources: Vec<TensorId> = pending.iter().map(|(_, from, _)| from.tensor).collect();
         pending.retain(|(_, from, to)| {
@@ -547,7 +531,7 @@ impl<'a> Selector<'a> {
         });
         for (state, from, to) in pending {
             let node = self.graph.node(state);
-            self.copy_into(state, from, to).map_err(|e| self.name_tensor(node, e))?;
+            self.copy_into(state, &from, &to).map_err(|e| self.name_tensor(node, e))?;
         }
         Ok(())
     }
@@ -556,7 +540,6 @@ impl<'a> Selector<'a> {
     /// from the first of them on, the state.
     fn write_state_directly(&mut self, from: &Located, to: &Located) -> bool {
         let (made, state) = (from.tensor, to.tensor);
-<<<<<<< HEAD
         let touches = |s: &Step, t: TensorId| s.launch.operands.iter().any(|o| o.tensor == t);
         let Some(first_write) = self.out.steps.iter().position(|s| touches(s, made)) else { return false };
         let state_read_later = self.out.steps[first_write..].iter().any(|s| touches(s, state));
@@ -565,25 +548,6 @@ impl<'a> Selector<'a> {
                 let access = s.launch.key.bindings();
                 let read = s.launch.operands.iter().zip(access).any(|(o, a)| o.tensor == made && a == Access::Read);
                 read || s.in_place.is_some() && (s.in_place == Some(made) || touches(s, made))
-=======
-        let first_write = self.out.steps.iter().position(|s| reads(s, made));
-        let last_read = self.out.steps.iter().rposition(|s| reads(s, state));
-        let after = match (first_write, last_read) {
-            (Some(w), Some(r)) => w > r,
-            (Some(_), None) => true,
-            (None, _) => false,
-        };
-        let reads_only = |s: &Step| {
-            let accesses = s.launch.key.bindings();
-            s.launch.operands.iter().zip(accesses).any(|(o, a)| o.tensor == made && a == Access::Read)
-        };
-        // what reads the new value later would find it in the state
-        let shared = self.out.outputs.iter().any(|p| p.tensor == made)
-            || self.out.steps.iter().any(|s| {
-                s.in_place == Some(made)
-                    || (s.in_place.is_some() && s.launch.operands.last().is_some_and(|o| o.tensor == made))
-                    || reads_only(s)
->>>>>>> t1
             });
         let (made_spec, state_spec) = (&self.out.tensors[made.0], &self.out.tensors[state.0]);
         let fits = made_spec.kind == TensorKind::Temp && made_spec.bytes == state_spec.bytes;
