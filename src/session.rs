@@ -133,9 +133,9 @@ impl Session {
         compiled.show();
         let executable_options = ExecutableOptions { checked, poison, timestamps };
         let executable = Executable::new(&self.gpu, compiled.recording.clone(), executable_options)?;
-        for (weight, buffer) in compiled.selected.weights.iter().zip(&compiled.recording.weights) {
+        for (weight, (buffer, offset)) in compiled.selected.weights.iter().zip(&compiled.recording.weights) {
             let bytes = weight_bytes(weight, compiled.graph.layout.get(weight.storage), params)?;
-            executable.write(*buffer, 0, &bytes)?;
+            executable.write(*buffer, *offset, &bytes)?;
         }
         tracing::debug!(mode = %options.mode, dispatches = compiled.recording.dispatches.len(), bytes = compiled.plan.total(), "compiled");
         let split = if options.mode == Mode::Eager { Some(1) } else { options.max_dispatches_per_submit };
