@@ -79,37 +79,60 @@ impl Case {
     }
 
     fn graph(&self) -> Graph {
-        let mut b = Builder::new();
-        let mut input = |name: &str, tensor: &Tensor| b.input(name, tensor.ty().clone()).expect("names differ");
-        let (q, k, v) = (input("q", &self.q), input("k", &self.k), input("v", &self.v));
-        let mask = self.mask.as_ref().map(|m| input("mask", m));
-        let lengths = self.lengths.as_ref().map(|l| input("lengths", &Tensor::i32([l.len()], l)));
-        let out = b.attention(q, k, v, self.heads, self.scale, self.causal, mask, lengths).expect("shapes fit");
-        b.output("out", out).expect("names differ");
-        b.output("lse", ValueId { node: out.node, output: 1 }).expect("names differ");
-        b.finish().expect("valid")
+        graph(std::slice::from_ref(self))
     }
 
     fn inputs(&self) -> Named {
-        let mut inputs = device::named([("q", self.q.clone()), ("k", self.k.clone()), ("v", self.v.clone())]);
-        inputs.extend(self.mask.iter().map(|m| ("mask".to_owned(), m.clone())));
-        inputs.extend(self.lengths.iter().map(|l| ("lengths".to_owned(), Tensor::i32([l.len()], l))));
-        inputs
+        inputs(std::slice::from_ref(self))
     }
 
     /// Output and log-sum-exp are the reference's.
     fn check(&self, session: &Session, tolerance: f64) {
-        check(session, &self.graph(), &Named::new(), &self.inputs(), Mode::Fused, tolerance);
+        check_all(session, std::slice::from_ref(self), tolerance);
     }
 
-    /// The output by both kernels is this.
+    /// The output by the reference and both kernels is this.
     fn gives(&self, session: &Session, expected: &[f64]) {
-        for options in both(session) {
-            let out = run(session, &self.graph(), &Named::new(), &self.inputs(), &options);
-            assert_numbers("out", &out["out"].to_f64(), expected, 1e-6);
-        }
+        let reference = evaluate(&self.graph(), &Named::new(), &self.inputs()).expect("runs");
+        assert_numbers("reference", &reference["out"].data, expected, 1e-12);
         self.check(session, 1e-6);
     }
+}
+
+/// The name of the i-th case's input or output; the first has none to add.
+fn name(what: &str, i: usize) -> String {
+    if i == 0 { what.to_owned() } else { format!("{what}{i}") }
+}
+
+/// Cases side by side in one graph, so that those with the same kernel share it.
+fn graph(cases: &[Case]) -> Graph {
+    let mut b = Builder::new();
+    for (i, case) in cases.iter().enumerate() {
+        let mut input = |what: &str, tensor: &Tensor| b.input(&name(what, i), tensor.ty().clone()).expect("a new name");
+        let (q, k, v) = (input("q", &case.q), input("k", &case.k), input("v", &case.v));
+        let mask = case.mask.as_ref().map(|m| input("mask", m));
+        let lengths = case.lengths.as_ref().map(|l| input("lengths", &Tensor::i32([l.len()], l)));
+        let out = b.attention(q, k, v, case.heads, case.scale, case.causal, mask, lengths).expect("shapes fit");
+        b.output(&name("out", i), out).expect("a new name");
+        b.output(&name("lse", i), ValueId { node: out.node, output: 1 }).expect("a new name");
+    }
+    b.finish().expect("valid")
+}
+
+fn inputs(cases: &[Case]) -> Named {
+    let mut inputs = Named::new();
+    for (i, case) in cases.iter().enumerate() {
+        let lengths = case.lengths.as_ref().map(|l| Tensor::i32([l.len()], l));
+        let given = [("q", Some(&case.q)), ("k", Some(&case.k)), ("v", Some(&case.v))];
+        let given = given.into_iter().chain([("mask", case.mask.as_ref()), ("lengths", lengths.as_ref())]);
+        inputs.extend(given.filter_map(|(what, tensor)| Some((name(what, i), tensor?.clone()))));
+    }
+    inputs
+}
+
+/// Outputs and log-sum-exps are the reference's.
+fn check_all(session: &Session, cases: &[Case], tolerance: f64) {
+    check(session, &graph(cases), &Named::new(), &inputs(cases), Mode::Fused, tolerance);
 }
 
 fn both(session: &Session) -> [CompileOptions; 2] {
@@ -199,18 +222,16 @@ fn t01_what_a_key_behind_a_mask_of_minus_infinity_holds_does_not_matter() {
 fn t03_fewer_queries_than_keys_are_the_last_ones() {
     let Some(session) = session() else { return };
     Case::uniform(2, &[&[1.0, 2.0, 3.0, 4.0, 5.0]]).causal().gives(session, &[2.5, 3.0]);
-    for shape in [[1, 40], [3, 17], [16, 33], [31, 70], [65, 129]] {
-        Case::noise(2, 3, shape, 8).causal().check(session, 1e-5);
-    }
+    let shapes = [[1, 40], [3, 17], [16, 33], [31, 70], [65, 129]];
+    check_all(session, &shapes.map(|s| Case::noise(2, 3, s, 8).causal()), 1e-5);
 }
 
 #[test]
 fn t04_more_queries_than_keys_begin_with_rows_of_zero() {
     let Some(session) = session() else { return };
     Case::uniform(5, &[&[1.0, 2.0]]).causal().gives(session, &[0.0, 0.0, 0.0, 1.0, 1.5]);
-    for shape in [[40, 1], [17, 3], [70, 31], [129, 65]] {
-        Case::noise(2, 3, shape, 8).causal().check(session, 1e-5);
-    }
+    let shapes = [[40, 1], [17, 3], [70, 31], [129, 65]];
+    check_all(session, &shapes.map(|s| Case::noise(2, 3, s, 8).causal()), 1e-5);
 }
 
 #[test]
@@ -222,13 +243,9 @@ fn t05_a_cache_that_holds_nan_past_its_length_does_not_leak() {
         case.causal = causal;
         case.gives(session, &[1.0, 2.0]);
     }
-    for causal in [false, true] {
-        for lengths in [[0, 70], [1, 69], [33, 0], [64, 7]] {
-            let mut case = Case::noise(2, 2, [5, 70], 12).lengths(&lengths).poison_padding();
-            case.causal = causal;
-            case.check(session, 1e-5);
-        }
-    }
+    let lengths = [[0, 70], [1, 69], [33, 0], [64, 7]];
+    let all = lengths.map(|l| Case::noise(2, 2, [5, 70], 12).lengths(&l).poison_padding());
+    check_all(session, &[all.clone().map(Case::causal), all].concat(), 1e-5);
 }
 
 #[test]
@@ -251,16 +268,13 @@ fn t10_capacity_is_not_length() {
         values.resize(1024 * 32, f64::NAN);
         *tensor = Tensor::from_f64(TensorType::new(DType::F32, [1, 1024, 32]), &values);
     }
-    for causal in [false, true] {
-        let (mut exact, mut roomy) = (exact.clone(), roomy.clone());
-        (exact.causal, roomy.causal) = (causal, causal);
-        for options in both(session) {
-            let outputs = [&exact, &roomy].map(|c| run(session, &c.graph(), &Named::new(), &c.inputs(), &options));
-            for name in ["out", "lse"] {
-                assert_numbers(name, &outputs[1][name].to_f64(), &outputs[0][name].to_f64(), 1e-6);
-            }
+    let cases = [exact.clone(), roomy.clone(), exact.causal(), roomy.causal()];
+    check_all(session, &cases, 1e-5);
+    for options in both(session) {
+        let out = run(session, &graph(&cases), &Named::new(), &inputs(&cases), &options);
+        for (exact, roomy) in [("out", "out1"), ("lse", "lse1"), ("out2", "out3"), ("lse2", "lse3")] {
+            assert_numbers(roomy, &out[roomy].to_f64(), &out[exact].to_f64(), 1e-6);
         }
-        roomy.check(session, 1e-5);
     }
 }
 
@@ -270,19 +284,19 @@ fn t11_many_tokens_within_little_workgroup_memory() {
     // each query stands alone: the reference computes some of them
     const PICKED: [usize; 4] = [0, 63, 700, 1369];
     let case = Case::noise(1, 6, [1370, 1370], 64);
+    let pick =
+        |rows: &[f64]| -> Vec<f64> { PICKED.iter().flat_map(|i| rows[i * 384..(i + 1) * 384].to_vec()).collect() };
     let mut few = case.clone();
-    let q = case.q.to_f64();
-    let rows: Vec<f64> = PICKED.iter().flat_map(|i| q[i * 384..(i + 1) * 384].to_vec()).collect();
-    few.q = Tensor::from_f64(TensorType::new(DType::F32, [1, PICKED.len(), 384]), &rows);
+    few.q = Tensor::from_f64(TensorType::new(DType::F32, [1, PICKED.len(), 384]), &pick(&case.q.to_f64()));
     let expected = evaluate(&few.graph(), &Named::new(), &few.inputs()).unwrap();
-    for bytes in [32 << 10, 16 << 10] {
-        let limits = DeviceCaps { cpu: false, workgroup_bytes: bytes, ..session.caps().clone() };
-        assert!(block(&case, &limits).is_some(), "a tile fits {bytes} bytes");
-        let options = CompileOptions { limits: Some(limits), ..poisoned(Mode::Fused) };
-        let out = run(session, &case.graph(), &Named::new(), &case.inputs(), &options)["out"].to_f64();
-        let rows: Vec<f64> = PICKED.iter().flat_map(|i| out[i * 384..(i + 1) * 384].to_vec()).collect();
-        assert_numbers(&format!("{bytes} bytes"), &rows, &expected["out"].data, 1e-5);
-    }
+    let limits = |bytes| DeviceCaps { cpu: false, workgroup_bytes: bytes, ..session.caps().clone() };
+    let under = |limits| CompileOptions { limits: Some(limits), ..poisoned(Mode::Fused) };
+    let out = run(session, &case.graph(), &Named::new(), &case.inputs(), &under(limits(32 << 10)));
+    assert_numbers("32 KiB", &pick(&out["out"].to_f64()), &expected["out"].data, 1e-5);
+    // half of that with fewer tokens
+    assert!(block(&few, &limits(16 << 10)).is_some(), "a tile fits");
+    let out = run(session, &few.graph(), &Named::new(), &few.inputs(), &under(limits(16 << 10)));
+    assert_numbers("16 KiB", &out["out"].to_f64(), &expected["out"].data, 1e-5);
     // less and less memory: smaller blocks, at last none
     let sizes = [48, 32, 16, 8, 4, 1].map(|kib| {
         let limits = DeviceCaps { workgroup_bytes: kib << 10, ..DeviceCaps::PORTABLE };
@@ -313,13 +327,10 @@ fn t12_scores_past_the_largest_f16_are_kept_in_f32() {
 }
 
 #[test]
-fn head_sizes_from_1_to_128_even_and_odd() {
+fn head_sizes_from_3_to_128_even_and_odd() {
     let Some(session) = session() else { return };
-    for (i, d) in [1, 3, 5, 8, 12, 20, 33, 64, 100, 128].into_iter().enumerate() {
-        let mut case = Case::noise(2, 2, [17, 23], d);
-        case.causal = i % 2 == 0;
-        case.check(session, 1e-5);
-    }
+    let cases = [3, 5, 8, 20, 100, 128].map(|d| Case::noise(2, 2, [17, 23], d).causal());
+    check_all(session, &cases, 1e-5);
 }
 
 #[test]
@@ -328,18 +339,18 @@ fn f16_in_all_head_sizes() {
     if !has_f16(session) {
         return;
     }
-    for d in [5, 12, 64] {
+    let cases = [5, 12, 64].map(|d| {
         let case = Case::noise(2, 2, [19, 21], d).mask(&[2, 1, 21], |i| noise(5, i)).lengths(&[21, 8]).causal();
-        case.as_type(DType::F16).poison_padding().check(session, 2e-3);
-    }
+        case.as_type(DType::F16).poison_padding()
+    });
+    check_all(session, &cases, 2e-3);
 }
 
 #[test]
 fn numbers_of_queries_and_keys_around_the_blocks() {
     let Some(session) = session() else { return };
-    for (sq, sk) in [(1, 1), (1, 257), (15, 16), (16, 17), (31, 33), (33, 31), (64, 64), (65, 32), (257, 1), (2, 5)] {
-        Case::noise(1, 1, [sq, sk], 8).check(session, 1e-5);
-    }
+    let shapes = [[1, 1], [1, 257], [15, 16], [16, 17], [31, 33], [33, 31], [64, 64], [65, 32], [257, 1], [2, 5]];
+    check_all(session, &shapes.map(|s| Case::noise(1, 1, s, 8)), 1e-5);
 }
 
 #[test]
@@ -347,23 +358,23 @@ fn additive_masks_are_stretched_to_batch_heads_queries_and_keys() {
     let Some(session) = session() else { return };
     let shapes: [&[usize]; 9] =
         [&[], &[7], &[6, 1], &[6, 7], &[3, 1, 1], &[3, 6, 7], &[2, 1, 1, 7], &[2, 1, 6, 7], &[2, 3, 6, 7]];
-    for dims in shapes {
-        let case = Case::noise(2, 3, [6, 7], 8);
+    let cases = shapes.map(|dims| {
         // a key in seven is hidden
         let value = |i: usize| if dims.len() > 1 && i % 7 == 3 { f64::NEG_INFINITY } else { 3.0 * noise(6, i) };
-        case.mask(dims, value).check(session, 1e-5);
-    }
+        Case::noise(2, 3, [6, 7], 8).mask(dims, value)
+    });
+    check_all(session, &cases, 1e-5);
 }
 
 #[test]
 fn masks_lengths_and_causality_together() {
     let Some(session) = session() else { return };
-    for (shape, lengths) in [([9, 20], [20, 11]), ([20, 9], [9, 4]), ([33, 40], [0, 33])] {
-        let hidden = move |i: usize| if i % 11 == 5 { f64::NEG_INFINITY } else { noise(7, i) };
+    let cases = [([9, 20], [20, 11]), ([20, 9], [9, 4]), ([33, 40], [0, 33])].map(|(shape, lengths)| {
+        let hidden = |i: usize| if i % 11 == 5 { f64::NEG_INFINITY } else { noise(7, i) };
         let dims = [2, 1, shape[0], shape[1]];
-        let case = Case::noise(2, 2, shape, 20).mask(&dims, hidden).lengths(&lengths).causal().poison_padding();
-        case.check(session, 1e-5);
-    }
+        Case::noise(2, 2, shape, 20).mask(&dims, hidden).lengths(&lengths).causal().poison_padding()
+    });
+    check_all(session, &cases, 1e-5);
 }
 
 #[test]
