@@ -1,16 +1,22 @@
 // Element-wise functions of float chains, on T = {{ T }} (f32, or four at a time). NaN passes through every one:
-// WGSL's min, max and clamp may drop it, so they are written as selects.
+// WGSL's min, max and clamp may drop it, so they are written as selects. NaN is told by its bits, since comparisons may
+// assume that there is none, and SPIR-V's != as naga writes it is false of NaN.
+{% set U = T|replace("f32", "u32") %}
+
+fn k_nan(x: {{ T }}) -> {{ T|replace("f32", "bool") }} {
+    return (bitcast<{{ U }}>(x) & {{ U }}(0x7fffffffu)) > {{ U }}(0x7f800000u);
+}
 
 fn k_relu(x: {{ T }}) -> {{ T }} {
     return select(x, {{ T }}(0.0), x < {{ T }}(0.0));
 }
 
 fn k_min(a: {{ T }}, b: {{ T }}) -> {{ T }} {
-    return select(select(b, a, a < b), a, a != a);
+    return select(select(b, a, a < b), a, k_nan(a));
 }
 
 fn k_max(a: {{ T }}, b: {{ T }}) -> {{ T }} {
-    return select(select(b, a, a > b), a, a != a);
+    return select(select(b, a, a > b), a, k_nan(a));
 }
 
 // Taylor series below 0.25 (next term 8e-9 relative), else 1 - 2 / (e^2|x| + 1), which cannot overflow once clamped.
@@ -20,7 +26,7 @@ fn k_tanh(x: {{ T }}) -> {{ T }} {
     let a = abs(x);
     let c = select(a, {{ T }}(15.0), a > {{ T }}(15.0));
     let far = sign(x) * (1.0 - 2.0 / (exp(2.0 * c) + 1.0));
-    return select(select(far, near, a < {{ T }}(0.25)), x, x != x);
+    return select(select(far, near, a < {{ T }}(0.25)), x, k_nan(x));
 }
 
 fn k_sigmoid(x: {{ T }}) -> {{ T }} {
@@ -62,5 +68,6 @@ fn k_pow(a: {{ T }}, b: {{ T }}) -> {{ T }} {
     let nan = (a - a) / (a - a);
     let negative = select(nan, select(magnitude, -magnitude, odd), whole);
     let one = (b == {{ T }}(0.0)) | (a == {{ T }}(1.0));
-    return select(select(magnitude, negative, a < {{ T }}(0.0)), {{ T }}(1.0), one);
+    let power = select(magnitude, negative, a < {{ T }}(0.0));
+    return select(select(power, a + b, k_nan(a) | k_nan(b)), {{ T }}(1.0), one);
 }

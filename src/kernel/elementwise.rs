@@ -92,10 +92,18 @@ impl ElementwiseKey {
         match self.out {
             DType::Bool => {
                 let u = vector("u32", self.width);
-                format!("select({u}(0u), {u}(1u), {result} != {}(0))", printer.ty())
+                // not !=, which may be false of NaN
+                format!("select({u}(1u), {u}(0u), {result} == {}(0))", printer.ty())
             }
             out if out == self.compute => result,
             out if out.is_integer() && self.compute.is_integer() => format!("bitcast<{ty}>({result})"),
+            // WGSL's conversions end at the largest number that is a float too
+            DType::I32 => {
+                format!("select({ty}({result}), {ty}(2147483647), {result} >= {}(2147483648.0))", printer.ty())
+            }
+            DType::U32 => {
+                format!("select({ty}({result}), {ty}(4294967295u), {result} >= {}(4294967296.0))", printer.ty())
+            }
             _ => format!("{ty}({result})"),
         }
     }
