@@ -29,7 +29,7 @@ struct Args {
     /// How parameters are drawn.
     #[arg(long, value_enum, default_value_t = InitArg::He)]
     init: InitArg,
-    /// Timed runs, after a third as many that warm up.
+    /// Timed runs, after a third as many that warm up; with 0 only the first run is timed.
     #[arg(long, default_value_t = 30)]
     runs: usize,
     /// Compares outputs with the f64 reference.
@@ -101,8 +101,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Largest relative error that `--verify` accepts.
-const TOLERANCE: f64 = 1e-5;
+/// Largest relative error that `--verify` accepts. f32 rounding grows with the square root of the depth: 2048 layers
+/// give about 2e-5.
+const TOLERANCE: f64 = 5e-5;
 
 fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let choice = args.adapter.clone().map_or(AdapterChoice::Best, AdapterChoice::Named);
@@ -146,14 +147,16 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             };
             let begin = Instant::now();
             let program = session.compile(&graph, &params, &CompileOptions::mode(mode))?;
+            let run_begin = Instant::now();
             let outputs = program.run(&[(name, &inputs[name])])?;
+            let first_ms = run_begin.elapsed().as_secs_f64() * 1e3;
             let first_run_s = begin.elapsed().as_secs_f64();
             let relative_error = reference.as_ref().map(|r| {
                 let (port, out) = outputs.iter().next().expect("the models have an output");
                 error(&out.to_f64(), &r[port].data)
             });
             wrong |= relative_error.is_some_and(|e| e.is_nan() || e > TOLERANCE);
-            let row = measure(&program, (name, &inputs[name]), args.runs, args.kernels)?;
+            let row = measure(&program, (name, &inputs[name]), args.runs, args.kernels, first_ms)?;
             let row = Row {
                 model: format!("{model:?}").to_lowercase(),
                 mode: mode.to_string(),
@@ -206,12 +209,17 @@ fn error(out: &[f64], reference: &[f64]) -> f64 {
     (difference / norm).sqrt()
 }
 
+/// Without timed runs the first one is all there is.
 fn measure(
     program: &Program,
     (name, input): (&str, &Tensor),
     runs: usize,
     kernels: bool,
+    first_ms: f64,
 ) -> Result<Row, Box<dyn Error>> {
+    if runs == 0 {
+        return Ok(row(program, (first_ms, first_ms, None), 0, f64::NAN));
+    }
     let (mut walls, mut encodes, mut submits) = (Vec::new(), Vec::new(), 0);
     for i in 0..runs + runs / 3 {
         let begin = Instant::now();
@@ -232,33 +240,42 @@ fn measure(
     if let Some(run) = last {
         run.wait()?;
     }
-    let pipelined_ms = begin.elapsed().as_secs_f64() * 1e3 / runs.max(1) as f64;
+    let pipelined_ms = begin.elapsed().as_secs_f64() * 1e3 / runs as f64;
     let (_, trace) = program.trace(&[(name, input)])?;
     if kernels {
         print!("{trace}");
     }
-    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let gpu_ms = trace.gpu_ns().map(|ns| ns as f64 / 1e6);
-    let best_ms = gpu_ms.unwrap_or(pipelined_ms);
-    Ok(Row {
+    Ok(row(program, (median(&mut walls), pipelined_ms, gpu_ms), submits, median(&mut encodes)))
+}
+
+/// Times in milliseconds: of one run, per run of several in flight, on the device.
+fn row(
+    program: &Program,
+    (wall_ms, pipelined_ms, gpu_ms): (f64, f64, Option<f64>),
+    submits: u64,
+    encode_us: f64,
+) -> Row {
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    Row {
         model: String::new(),
         mode: String::new(),
         init: String::new(),
         adapter: String::new(),
         driver: String::new(),
-        wall_ms: median(&mut walls),
+        wall_ms,
         pipelined_ms,
         gpu_ms,
         submits,
         dispatches: program.dispatches(),
-        encode_us: median(&mut encodes),
+        encode_us,
         planned_mib: mib(program.plan().total()),
         naive_mib: mib(program.plan().naive),
-        tflops: program.compiled().recording.estimate().flops / best_ms / 1e9,
+        tflops: program.compiled().recording.estimate().flops / gpu_ms.unwrap_or(pipelined_ms) / 1e9,
         share_of_measured_peak: 0.0,
         first_run_s: 0.0,
         relative_error: None,
-    })
+    }
 }
 
 fn print(r: &Row) {

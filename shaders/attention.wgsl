@@ -171,7 +171,7 @@ fn main(
 {% endfor %}
 {% if lse %}
         if x == 0u {
-            lse[bh * p.sq + i{{ i }}] = log_sum_exp(top.{{ "xyzw"[i] }}, sum.{{ "xyzw"[i] }});
+            lse[p.lse_offset + bh * p.sq + i{{ i }}] = log_sum_exp(top.{{ "xyzw"[i] }}, sum.{{ "xyzw"[i] }});
         }
 {% endif %}
     }

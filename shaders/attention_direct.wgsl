@@ -69,7 +69,7 @@ fn main(
         write_out(at_o, {{ 4 * c }}u, o{{ c }} * r);
 {% endfor %}
 {% if lse %}
-        lse[bh * p.sq + i] = log_sum_exp(top, sum);
+        lse[p.lse_offset + bh * p.sq + i] = log_sum_exp(top, sum);
 {% endif %}
     }
 }

@@ -68,4 +68,13 @@ impl DeviceCaps {
             cpu: tighter.cpu,
         }
     }
+
+    /// These caps with alignments that copies and uniform words can live with, whatever was asked for.
+    pub fn aligned(&self) -> DeviceCaps {
+        DeviceCaps {
+            storage_align: self.storage_align.clamp(16, 1 << 20).next_power_of_two(),
+            uniform_align: self.uniform_align.clamp(16, 1 << 20).next_power_of_two(),
+            ..self.clone()
+        }
+    }
 }

@@ -76,7 +76,7 @@ pub enum Error {
         got: TensorType,
     },
     /// An input indexes past the end.
-    #[error("input \"{name}\": element {element} is {value}, but \"{reader}\" takes 0 to {}", bound - 1)]
+    #[error("input \"{name}\": element {element} is {value}, but \"{reader}\" takes {}", indices(*bound))]
     Index {
         /// Its name.
         name: String,
@@ -89,4 +89,12 @@ pub enum Error {
         /// The node that indexes with it.
         reader: String,
     },
+}
+
+/// Which indices there are below a bound.
+fn indices(bound: usize) -> String {
+    match bound {
+        0 => "none, having no rows".into(),
+        _ => format!("0 to {}", bound - 1),
+    }
 }

@@ -1,4 +1,66 @@
-//! kiln fires a whole neural network in one command buffer.
+//! kiln fires a whole neural network in one command buffer, on any adapter that Vulkan, Metal or DX12 reaches.
+//!
+//! # The way of the data
+//!
+//! Each stage is a module that takes a plain value and gives the next one. Every value can be printed, and none but the
+//! last two needs a device.
+//!
+//! 1. [`graph`]: a [`Builder`] takes one call an op, infers every type at once and gives a [`Graph`], a list of nodes in
+//!    an order in which they can run. [`model`] writes GPTlite and DNNs this way, and reads PyTorch's checkpoints.
+//! 2. [`lift`](mod@lift) finds in a graph as written the ops that have kernels of their own: attention out of heads,
+//!    linears side by side, layernorm, softmax.
+//! 3. [`fuse`](mod@fuse) makes fewer, larger ops of the rest: constants, repeats, epilogues of products, residuals with
+//!    their layernorm, element-wise chains.
+//! 4. [`select`](mod@select) gives each node its launches out of [`kernel`], the catalogue of WGSL kernels, within the
+//!    limits that [`caps`] holds; copies, workspaces and stored forms of weights become tensors like others.
+//! 5. [`plan`](mod@plan) says which tensors share memory, and audits itself.
+//! 6. [`record`] lowers launches and plan to a flat list of dispatches over buffers.
+//! 7. [`gpu`] makes buffers, pipelines and bind groups once, and submits the list as often as it is asked to.
+//! 8. [`trace`] is what a run took, as data.
+//!
+//! [`session`] calls them in this order: [`Session::compile`] makes a [`Program`], [`Program::submit`] a [`Run`].
+//! [`Mode`] says how: as written with a submit for each dispatch, as written in one submit, or lifted, fused and in one
+//! submit, which is the default. Beside the way lie [`reference`](mod@reference), which computes any graph in f64 on the
+//! CPU and is what tests compare with, [`measure`], a device's reachable rates, and [`debug`], which prints the stages
+//! where the environment variable `KILN_DEBUG` asks for it.
+//!
+//! # Example
+//!
+//! ```
+//! use kiln::{AdapterChoice, Builder, CompileOptions, DType, Error, Session, Tensor, TensorType};
+//! use std::collections::BTreeMap;
+//!
+//! fn main() -> Result<(), Error> {
+//!     let f32s = |shape: &[usize]| TensorType::new(DType::F32, shape);
+//!     let mut b = Builder::new();
+//!     let x = b.input("x", f32s(&[2, 3]))?;
+//!     let weight = b.parameter("weight", f32s(&[4, 3]))?;
+//!     let bias = b.parameter("bias", f32s(&[4]))?;
+//!     let y = b.linear(x, weight, Some(bias))?; // x · weightᵀ + bias
+//!     let y = b.relu(y)?;
+//!     b.output("y", y)?;
+//!     let graph = b.finish()?;
+//!     print!("{graph}");
+//!
+//!     let session = match Session::open_blocking(&AdapterChoice::Best) {
+//!         Ok(session) => session,
+//!         Err(error) => return Ok(println!("skipped: {error}")),
+//!     };
+//!     println!("adapter: {}", session.adapter());
+//!     let weight = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, -1.0, -1.0, -1.0];
+//!     let params = BTreeMap::from([
+//!         ("weight".to_owned(), Tensor::f32([4, 3], &weight)),
+//!         ("bias".to_owned(), Tensor::f32([4], &[0.5; 4])),
+//!     ]);
+//!     let program = session.compile(&graph, &params, &CompileOptions::default())?;
+//!     print!("{}", program.report());
+//!     let outputs = program.run(&[("x", &Tensor::f32([2, 3], &[1.0, 2.0, 3.0, -1.0, -2.0, -3.0]))])?;
+//!     println!("{:?}", outputs["y"].to_f32());
+//!     assert_eq!(outputs["y"].to_f32(), [1.5, 2.5, 3.5, 0.0, 0.0, 0.0, 0.0, 6.5]);
+//!     Ok(())
+//! }
+//! ```
+
 pub mod caps;
 pub mod debug;
 mod error;
@@ -18,3 +80,12 @@ pub mod tensor;
 pub mod trace;
 
 pub use error::Error;
+pub use gpu::AdapterChoice;
+pub use graph::{Builder, DType, Graph, Shape, TensorType};
+pub use session::{CompileOptions, Mode, Program, Run, Session};
+pub use tensor::Tensor;
+pub use trace::Trace;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -5,7 +5,7 @@ use crate::caps::DeviceCaps;
 use crate::debug::{level, show};
 use crate::error::Error;
 use crate::fuse::{FuseLimits, FuseReport, fuse};
-use crate::gpu::{AdapterChoice, AdapterInfo, Executable, ExecutableOptions, Finished, Gpu, Pending, Submission};
+use crate::gpu::{AdapterChoice, AdapterInfo, Executable, ExecutableOptions, Finished, Gpu, Kept, Pending, Submission};
 use crate::graph::{DType, Graph, Storage, TensorType};
 use crate::lift::lift;
 use crate::model::ParamSource;
@@ -56,6 +56,9 @@ pub struct CompileOptions {
     pub poison: bool,
     /// Limits to stay within, tighter than the device's own.
     pub limits: Option<DeviceCaps>,
+    /// Most dispatches of a command buffer, where one for the whole run would take longer than the operating system
+    /// lets a device be busy (two seconds on Windows); `None` puts all in one. [`Mode::Eager`] puts one in each.
+    pub max_dispatches_per_submit: Option<usize>,
 }
 
 impl Default for CompileOptions {
@@ -68,6 +71,7 @@ impl Default for CompileOptions {
             checked: false,
             poison: false,
             limits: None,
+            max_dispatches_per_submit: None,
         }
     }
 }
@@ -125,15 +129,17 @@ impl Session {
     pub fn compile(&self, graph: &Graph, params: &dyn ParamSource, options: &CompileOptions) -> Result<Program, Error> {
         let caps = options.limits.as_ref().map_or(self.caps().clone(), |l| self.caps().within(l));
         let compiled = compile(graph, &caps, options)?;
-        let shader_options = ExecutableOptions { checked: options.checked, poison: options.poison };
+        let (checked, poison, timestamps) = (options.checked, options.poison, caps.timestamps);
         compiled.show();
-        let executable = Executable::new(&self.gpu, compiled.recording.clone(), shader_options)?;
-        for (weight, buffer) in compiled.selected.weights.iter().zip(&compiled.recording.weights) {
+        let executable_options = ExecutableOptions { checked, poison, timestamps };
+        let executable = Executable::new(&self.gpu, compiled.recording.clone(), executable_options)?;
+        for (weight, (buffer, offset)) in compiled.selected.weights.iter().zip(&compiled.recording.weights) {
             let bytes = weight_bytes(weight, compiled.graph.layout.get(weight.storage), params)?;
-            executable.write(*buffer, 0, &bytes)?;
+            executable.write(*buffer, *offset, &bytes)?;
         }
         tracing::debug!(mode = %options.mode, dispatches = compiled.recording.dispatches.len(), bytes = compiled.plan.total(), "compiled");
-        let program = Program { executable, compiled, mode: options.mode };
+        let split = if options.mode == Mode::Eager { Some(1) } else { options.max_dispatches_per_submit };
+        let program = Program { executable, compiled, mode: options.mode, split };
         for state in &program.executable.recording().states {
             program.executable.write(state.buffer, state.offset, Tensor::zeros(state.port.ty.clone()).bytes())?;
         }
@@ -175,6 +181,7 @@ impl Compiled {
 /// If a node cannot run within the caps.
 pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Result<Compiled, Error> {
     graph.verify()?;
+    let caps = &caps.aligned();
     let mut report = FuseReport::default();
     let mut graph = graph.clone();
     if options.mode == Mode::Fused && options.lift {
@@ -182,7 +189,7 @@ pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Re
         (graph, report) = (lifted, found);
     }
     if options.mode == Mode::Fused && options.fuse {
-        let limits = FuseLimits { max_inputs: caps.max_storage_buffers as usize - 1 };
+        let limits = FuseLimits { max_inputs: (caps.max_storage_buffers as usize).saturating_sub(1) };
         let (fused, found) = fuse(&graph, &limits)?;
         graph = fused;
         report.extend(found);
@@ -215,7 +222,7 @@ fn weight_bytes(weight: &Weight, storage: &Storage, params: &dyn ParamSource) ->
     let k = storage.shape.dims()[1];
     let rows = &whole[columns.start * k * size..columns.end * k * size];
     Ok(match size {
-        2 => bytemuck::cast_slice(&transpose::<u16>(bytemuck::cast_slice(rows), columns.len(), k)).to_vec(),
+        2 => bytemuck::cast_slice(&transpose::<u16>(&bytemuck::pod_collect_to_vec(rows), columns.len(), k)).to_vec(),
         _ => bytemuck::cast_slice(&transpose::<u32>(&bytemuck::pod_collect_to_vec(rows), columns.len(), k)).to_vec(),
     })
 }
@@ -241,6 +248,7 @@ pub struct Program {
     executable: Executable,
     compiled: Compiled,
     mode: Mode,
+    split: Option<usize>,
 }
 
 /// The results of a run by output name.
@@ -277,7 +285,7 @@ impl Program {
     /// # Errors
     /// If inputs are missing, unknown, of another type or index past an end; if the device fails.
     pub fn submit(&self, inputs: &[(&str, &Tensor)]) -> Result<Run<'_>, Error> {
-        self.start(inputs, Submission { eager: self.mode == Mode::Eager, profile: false, read: true })
+        self.start(inputs, Submission { split: self.split, profile: false, read: true })
     }
 
     /// As [`Program::submit`], but outputs stay on the device and are not given back: for measuring, and for programs
@@ -286,7 +294,7 @@ impl Program {
     /// # Errors
     /// See [`Program::submit`].
     pub fn submit_unread(&self, inputs: &[(&str, &Tensor)]) -> Result<Run<'_>, Error> {
-        self.start(inputs, Submission { eager: self.mode == Mode::Eager, profile: false, read: false })
+        self.start(inputs, Submission { split: self.split, profile: false, read: false })
     }
 
     /// Runs once, waiting on this thread.
@@ -302,7 +310,7 @@ impl Program {
     /// # Errors
     /// See [`Program::submit`].
     pub fn trace(&self, inputs: &[(&str, &Tensor)]) -> Result<(Outputs, Trace), Error> {
-        self.start(inputs, Submission { eager: self.mode == Mode::Eager, profile: true, read: true })?.wait_traced()
+        self.start(inputs, Submission { split: self.split, profile: true, read: true })?.wait_traced()
     }
 
     /// Sets a state.
@@ -382,6 +390,28 @@ fn checked_input<'a>(
     Ok(tensor.bytes())
 }
 
+/// An output that stays on the device.
+#[derive(Clone)]
+pub struct KeptOutput {
+    kept: Kept,
+    ty: TensorType,
+}
+
+impl KeptOutput {
+    /// Its type.
+    pub fn ty(&self) -> &TensorType {
+        &self.ty
+    }
+
+    /// Copies it to the host, waiting on this thread.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn read(&self) -> Result<Tensor, Error> {
+        Ok(Tensor::from_bytes(self.ty.clone(), self.kept.read()?))
+    }
+}
+
 /// A run in flight.
 pub struct Run<'a> {
     program: &'a Program,
@@ -398,6 +428,19 @@ impl Run<'_> {
     /// Command buffers submitted.
     pub fn submits(&self) -> u64 {
         self.pending.submits
+    }
+
+    /// A handle to an output that was declared kept. Its data are the run's own, whatever runs follow.
+    ///
+    /// # Errors
+    /// If there is no such output or it is not kept.
+    pub fn kept(&self, name: &str) -> Result<KeptOutput, Error> {
+        let ports = &self.program.executable.recording().outputs;
+        let port = find("output", ports, name)?;
+        let position = ports.iter().position(|p| p.port.name == name);
+        let kept = position.and_then(|i| self.pending.kept(i));
+        let kept = kept.ok_or_else(|| unknown("output", "is not kept on the device", ports, name))?;
+        Ok(KeptOutput { kept, ty: port.port.ty.clone() })
     }
 
     /// Waits on this thread.
@@ -466,7 +509,8 @@ impl Program {
 
 fn outputs(ports: &[BufferPort], bytes: Vec<Vec<u8>>) -> Outputs {
     let tensor = |(p, b): (&BufferPort, Vec<u8>)| {
-        (!b.is_empty() || p.port.ty.bytes() == 0)
+        // an empty tensor has no bytes to tell it from a kept one
+        (!p.port.keep && (!b.is_empty() || p.port.ty.bytes() == 0))
             .then(|| (p.port.name.clone(), Tensor::from_bytes(p.port.ty.clone(), b)))
     };
     ports.iter().zip(bytes).filter_map(tensor).collect()

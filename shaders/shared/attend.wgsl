@@ -20,6 +20,12 @@ struct Params {
 {% if mask %}
     m_offset: u32, m_batch: u32, m_row: u32, m_head: u32, m_col: u32,
 {% endif %}
+{% if lengths %}
+    lengths_offset: u32,
+{% endif %}
+{% if lse %}
+    lse_offset: u32,
+{% endif %}
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -72,7 +78,7 @@ fn write_out(at: u32, c: u32, x: vec4<f32>) {
 // Keys that hold something.
 fn valid_keys(b: u32) -> i32 {
 {% if lengths %}
-    return clamp(lengths[b], 0, i32(p.sk));
+    return clamp(lengths[p.lengths_offset + b], 0, i32(p.sk));
 {% else %}
     return i32(p.sk);
 {% endif %}
@@ -89,18 +95,21 @@ fn end_of_keys(i: u32, valid: i32) -> i32 {
 {% endif %}
 }
 
-// The scaled score with its mask; HIDDEN for a key that is not seen, and for a mask of -inf.
+// The scaled score with its mask; HIDDEN for a key that is not seen, and for a mask of -inf, whatever the key holds.
 fn masked(score: f32, mask_row: u32, j: u32, end: i32) -> f32 {
     if i32(j) >= end {
         return HIDDEN;
     }
 {% if mask %}
-    let x = score + f32(m[mask_row + j * p.m_col]);
+    let bias = f32(m[mask_row + j * p.m_col]);
+    let x = score + bias;
+    let hidden = x <= HIDDEN || bias <= HIDDEN;
 {% else %}
     let x = score;
+    let hidden = x <= HIDDEN;
 {% endif %}
     // NaN stays: it compares false
-    return select(x, HIDDEN, x <= HIDDEN);
+    return select(x, HIDDEN, hidden);
 }
 
 // e^(x - top), 0 for a hidden key. NaN compares false and stays.

@@ -88,6 +88,11 @@ impl Gpu {
         &self.counters
     }
 
+    /// Bytes that buffers take on the device now; `None` where the backend does not say.
+    pub fn allocated_bytes(&self) -> Option<u64> {
+        self.device.generate_allocator_report().map(|r| r.total_allocated_bytes)
+    }
+
     /// Destroys the device, as a driver's reset would: every later call fails with [`GpuError::Lost`].
     pub fn destroy(&self) {
         self.device.destroy();

@@ -1,10 +1,11 @@
 //! In: a recording; out: [`Executable`]: its buffers, pipelines and bind groups, made once.
 
+use super::mapped::Mapped;
 use super::{Counters, Gpu, GpuError};
 use crate::kernel::{Access, KernelKey};
 use crate::record::{BufferId, Recording};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// How an executable is made.
 #[derive(Clone, Copy, Debug, Default)]
@@ -13,6 +14,8 @@ pub struct ExecutableOptions {
     pub checked: bool,
     /// Every byte that the program does not write itself is NaN at first, so that a read of it shows.
     pub poison: bool,
+    /// Runs may be profiled with timestamps, where the adapter has them.
+    pub timestamps: bool,
 }
 
 /// A recording with everything that its runs need.
@@ -23,6 +26,9 @@ pub struct Executable {
     pub(super) pipelines: Vec<wgpu::ComputePipeline>,
     pub(super) bind_groups: Vec<wgpu::BindGroup>,
     pub(super) staging: Mutex<Vec<wgpu::Buffer>>,
+    /// Held while a run, a write or a read is submitted: none comes between the parts of another.
+    pub(super) order: Mutex<()>,
+    pub(super) timestamps: bool,
 }
 
 /// Repeated: a NaN as f32 and as two f16, -1 as i32.
@@ -52,8 +58,16 @@ impl Executable {
         });
         let bind_groups =
             gpu.scoped(|| bind_groups.collect()).map_err(|e| GpuError::Refused { reason: e.to_string() })?;
-        let executable =
-            Executable { gpu: gpu.clone(), recording, buffers, pipelines, bind_groups, staging: Mutex::default() };
+        let executable = Executable {
+            gpu: gpu.clone(),
+            recording,
+            buffers,
+            pipelines,
+            bind_groups,
+            staging: Mutex::default(),
+            order: Mutex::default(),
+            timestamps: options.timestamps && gpu.caps().timestamps,
+        };
         if options.poison {
             executable.poison()?;
         }
@@ -73,6 +87,7 @@ impl Executable {
     /// Writes bytes into a buffer ahead of the next run.
     pub fn write(&self, buffer: BufferId, offset: u64, bytes: &[u8]) -> Result<(), GpuError> {
         self.gpu.check()?;
+        let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         let target = &self.buffers[buffer.0];
         for (i, piece) in bytes.chunks(UPLOAD).enumerate() {
             let at = offset + (i * UPLOAD) as u64;
@@ -97,18 +112,8 @@ impl Executable {
     /// # Errors
     /// If the device fails.
     pub fn read(&self, buffer: BufferId, offset: u64, bytes: usize) -> Result<Vec<u8>, GpuError> {
-        self.gpu.check()?;
-        let whole = (bytes as u64).next_multiple_of(4);
-        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-        let staging = make_buffer(&self.gpu, "staging", whole.max(4), usage, self.recording.bytes())?;
-        let mut encoder =
-            self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("read") });
-        encoder.copy_buffer_to_buffer(&self.buffers[buffer.0], offset, &staging, 0, whole);
-        let index = self.gpu.queue.submit([encoder.finish()]);
-        staging.map_async(wgpu::MapMode::Read, .., |_| {});
-        self.gpu.wait(Some(index))?;
-        let view = staging.get_mapped_range(..).map_err(|e| GpuError::Refused { reason: e.to_string() })?;
-        Ok(view[..bytes].to_vec())
+        let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        read_buffer(&self.gpu, &self.buffers[buffer.0], offset, bytes)
     }
 
     fn poison(&self) -> Result<(), GpuError> {
@@ -126,6 +131,22 @@ impl Executable {
         }
         Ok(())
     }
+}
+
+/// Copies bytes of a buffer to the host, after all that was submitted before.
+pub(super) fn read_buffer(gpu: &Gpu, buffer: &wgpu::Buffer, offset: u64, bytes: usize) -> Result<Vec<u8>, GpuError> {
+    gpu.check()?;
+    let whole = (bytes as u64).next_multiple_of(4);
+    let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+    let staging = make_buffer(gpu, "staging", whole.max(4), usage, whole)?;
+    let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("read") });
+    encoder.copy_buffer_to_buffer(buffer, offset, &staging, 0, whole);
+    let index = gpu.queue.submit([encoder.finish()]);
+    let mapped = Mapped::of(&staging);
+    gpu.wait(Some(index))?;
+    mapped.take(gpu)?;
+    let view = staging.get_mapped_range(..).map_err(|e| GpuError::Refused { reason: e.to_string() })?;
+    Ok(view[..bytes].to_vec())
 }
 
 fn range(buffer: &wgpu::Buffer, offset: u64, bytes: u64) -> wgpu::BindingResource<'_> {

@@ -8,10 +8,12 @@ mod adapter;
 mod device;
 mod error;
 mod executable;
+mod mapped;
 mod run;
+mod stamps;
 
 pub use adapter::{AdapterChoice, AdapterInfo, adapters};
 pub use device::{Counters, Gpu};
 pub use error::GpuError;
 pub use executable::{Executable, ExecutableOptions};
-pub use run::{Finished, Pending, Submission};
+pub use run::{Finished, Kept, Pending, Submission};

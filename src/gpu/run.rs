@@ -1,20 +1,23 @@
 //! In: an executable and a run's inputs; out: [`Pending`], then the bytes that the run gives back and its times.
 
-use super::executable::make_buffer;
-use super::{Counters, Executable, GpuError};
+use super::executable::{make_buffer, read_buffer};
+use super::mapped::Mapped;
+use super::stamps::Stamps;
+use super::{Counters, Executable, Gpu, GpuError};
+use crate::record::BufferPort;
 use crate::trace::times;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Poll, Waker};
+use std::ops::Range;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 /// How a run is submitted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Submission {
-    /// Each dispatch in a command buffer of its own, submitted without waiting.
-    pub eager: bool,
+    /// Most dispatches of a command buffer, each submitted without waiting for the one before; `None` puts all in one.
+    pub split: Option<usize>,
     /// With timestamps.
     pub profile: bool,
-    /// Whether outputs are copied to the host; else they stay on the device until [`Pending::read`].
+    /// Whether outputs are given back: copied to the host, or kept where they are declared so.
     pub read: bool,
 }
 
@@ -35,7 +38,9 @@ pub struct Pending<'a> {
     /// First byte and bytes of each output in the staging buffer.
     ranges: Vec<(u64, u64)>,
     queries: Option<(u64, usize)>,
-    mapped: Arc<Mutex<Mapped>>,
+    /// The kept outputs, at their position.
+    kept: Vec<Option<Kept>>,
+    mapped: Arc<Mapped>,
     /// Nanoseconds that the host took to encode and submit.
     pub encode_ns: u64,
     /// Command buffers.
@@ -44,23 +49,34 @@ pub struct Pending<'a> {
     pub passes: u64,
 }
 
-#[derive(Default)]
-struct Mapped {
-    result: Option<Result<(), String>>,
-    waker: Option<Waker>,
+/// An output that stayed on the device, in a buffer of its own. Clones share it.
+#[derive(Clone)]
+pub struct Kept {
+    gpu: Gpu,
+    buffer: wgpu::Buffer,
+    bytes: usize,
 }
 
-/// wgpu's limit on queries of a set.
-const QUERIES: usize = 4096;
+impl Kept {
+    /// Copies it to the host, waiting on this thread.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn read(&self) -> Result<Vec<u8>, GpuError> {
+        read_buffer(&self.gpu, &self.buffer, 0, self.bytes)
+    }
+}
 
 impl Executable {
     /// Encodes and submits a run. `inputs` are the bytes of each input, in order, of the right length.
     pub fn submit(&self, inputs: &[&[u8]], how: Submission) -> Result<Pending<'_>, GpuError> {
         self.gpu.check()?;
         let begin = Instant::now();
+        // between its upload and its last submit no other run may write the inputs
+        let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         self.upload(inputs)?;
-        let stamps = (how.profile && self.gpu.caps().timestamps && !self.recording.dispatches.is_empty())
-            .then(|| Stamps::new(self));
+        let stamps =
+            (how.profile && self.timestamps && !self.recording.dispatches.is_empty()).then(|| Stamps::new(self));
         let (ranges, mut staging_bytes) = self.staging_ranges(how.read);
         let queries = stamps.as_ref().map(|s| {
             let at = staging_bytes;
@@ -71,51 +87,49 @@ impl Executable {
             0 => None,
             bytes => Some(self.staging_buffer(bytes)?),
         };
-        let device = &self.gpu.device;
-        let (mut submits, mut passes) = (0, 0);
-        let encoder = || device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("run") });
-        let mut last = encoder();
-        if how.eager {
-            let commands = self.recording.dispatches.iter().enumerate().map(|(i, _)| {
-                let mut encoder = encoder();
-                passes += self.encode(&mut encoder, i..i + 1, stamps.as_ref());
+        let count = self.recording.dispatches.len();
+        let most = how.split.unwrap_or(count).max(1);
+        let kept = self.kept_buffers(how.read)?;
+        let (mut passes, mut submits, mut next) = (0, 0, 0);
+        let index = loop {
+            let mut encoder =
+                self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("run") });
+            let end = count.min(next + most);
+            passes += self.encode(&mut encoder, next..end, stamps.as_ref());
+            submits += 1;
+            if end < count {
                 self.gpu.queue.submit([encoder.finish()]);
-            });
-            submits += commands.count() as u64;
-        } else {
-            passes += self.encode(&mut last, 0..self.recording.dispatches.len(), stamps.as_ref());
-        }
-        if let Some(staging) = &staging {
-            for (output, (at, bytes)) in self.recording.outputs.iter().zip(&ranges) {
-                if *bytes > 0 {
-                    last.copy_buffer_to_buffer(&self.buffers[output.buffer.0], output.offset, staging, *at, *bytes);
+                next = end;
+                continue;
+            }
+            for (output, kept) in self.recording.outputs.iter().zip(&kept) {
+                if let Some(kept) = kept {
+                    let from = &self.buffers[output.buffer.0];
+                    encoder.copy_buffer_to_buffer(from, output.offset, &kept.buffer, 0, kept.buffer.size());
                 }
             }
-            if let (Some(stamps), Some((at, _))) = (&stamps, queries) {
-                stamps.resolve(&mut last, staging, at);
+            if let Some(staging) = &staging {
+                for (output, (at, bytes)) in self.recording.outputs.iter().zip(&ranges) {
+                    if *bytes > 0 {
+                        let from = &self.buffers[output.buffer.0];
+                        encoder.copy_buffer_to_buffer(from, output.offset, staging, *at, *bytes);
+                    }
+                }
+                if let (Some(stamps), Some((at, _))) = (&stamps, queries) {
+                    stamps.resolve(&mut encoder, staging, at);
+                }
             }
-        }
-        // in eager mode the read-back rides on a submit of its own, which is none of the step's
-        let index = self.gpu.queue.submit([last.finish()]);
-        submits += u64::from(!how.eager);
+            break self.gpu.queue.submit([encoder.finish()]);
+        };
+        drop(order);
         let counters = self.gpu.counters();
         Counters::add(&counters.submits, submits);
         Counters::add(&counters.passes, passes);
-        Counters::add(&counters.dispatches, self.recording.dispatches.len() as u64);
+        Counters::add(&counters.dispatches, count as u64);
         let encode_ns = begin.elapsed().as_nanos() as u64;
-        let mapped = Arc::new(Mutex::new(Mapped::default()));
-        if let Some(staging) = &staging {
-            let done = Arc::clone(&mapped);
-            staging.map_async(wgpu::MapMode::Read, .., move |result| {
-                let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-                done.result = Some(result.map_err(|e| e.to_string()));
-                if let Some(waker) = done.waker.take() {
-                    waker.wake();
-                }
-            });
-        }
+        let mapped = staging.as_ref().map_or_else(Arc::default, Mapped::of);
         self.gpu.check()?;
-        Ok(Pending { executable: self, index, staging, ranges, queries, mapped, encode_ns, submits, passes })
+        Ok(Pending { executable: self, index, staging, ranges, queries, kept, mapped, encode_ns, submits, passes })
     }
 
     /// All inputs in one upload.
@@ -150,11 +164,26 @@ impl Executable {
         let ranges = self.recording.outputs.iter().map(|o| {
             let at = end;
             // copies are whole words
-            let bytes = if read { (o.port.ty.bytes() as u64).next_multiple_of(4) } else { 0 };
+            let bytes = if read && !o.port.keep { (o.port.ty.bytes() as u64).next_multiple_of(4) } else { 0 };
             end += bytes.next_multiple_of(8);
             (at, bytes)
         });
         (ranges.collect(), end)
+    }
+
+    /// Buffers of the run's own for kept outputs.
+    fn kept_buffers(&self, read: bool) -> Result<Vec<Option<Kept>>, GpuError> {
+        let keep = |output: &BufferPort| {
+            if !read || !output.port.keep {
+                return Ok(None);
+            }
+            let bytes = output.port.ty.bytes();
+            let whole = (bytes as u64).next_multiple_of(4).max(4);
+            let usage = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+            let buffer = make_buffer(&self.gpu, &output.port.name, whole, usage, self.recording.bytes())?;
+            Ok(Some(Kept { gpu: self.gpu.clone(), buffer, bytes }))
+        };
+        self.recording.outputs.iter().map(keep).collect()
     }
 
     /// A staging buffer of at least this size, from the pool if one fits.
@@ -169,12 +198,7 @@ impl Executable {
     }
 
     /// Encodes some dispatches and returns in how many passes: one, unless stamps can only be written around passes.
-    fn encode(
-        &self,
-        encoder: &mut wgpu::CommandEncoder,
-        dispatches: std::ops::Range<usize>,
-        stamps: Option<&Stamps>,
-    ) -> u64 {
+    fn encode(&self, encoder: &mut wgpu::CommandEncoder, dispatches: Range<usize>, stamps: Option<&Stamps>) -> u64 {
         let split = stamps.is_some_and(|s| !s.inside);
         let mut passes = 0;
         let mut rest = dispatches;
@@ -204,60 +228,12 @@ impl Executable {
     }
 }
 
-/// Query sets for two stamps a dispatch.
-struct Stamps {
-    sets: Vec<wgpu::QuerySet>,
-    resolved: wgpu::Buffer,
-    count: usize,
-    inside: bool,
-}
-
-impl Stamps {
-    fn new(executable: &Executable) -> Stamps {
-        let device = &executable.gpu.device;
-        let count = 2 * executable.recording.dispatches.len();
-        let set = |first: usize| {
-            let count = (count - first).min(QUERIES) as u32;
-            device.create_query_set(&wgpu::QuerySetDescriptor {
-                label: Some("stamps"),
-                ty: wgpu::QueryType::Timestamp,
-                count,
-            })
-        };
-        let resolved = device.create_buffer(&wgpu::BufferDescriptor {
-            label: Some("stamps"),
-            size: (count as u64 * 8).next_multiple_of(wgpu::QUERY_RESOLVE_BUFFER_ALIGNMENT),
-            usage: wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC,
-            mapped_at_creation: false,
-        });
-        let inside = device.features().contains(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES);
-        Stamps { sets: (0..count).step_by(QUERIES).map(set).collect(), resolved, count, inside }
-    }
-
-    fn write(&self, pass: &mut wgpu::ComputePass<'_>, query: usize) {
-        pass.write_timestamp(&self.sets[query / QUERIES], (query % QUERIES) as u32);
-    }
-
-    fn around(&self, dispatch: usize) -> wgpu::ComputePassTimestampWrites<'_> {
-        let query = 2 * dispatch;
-        wgpu::ComputePassTimestampWrites {
-            query_set: &self.sets[query / QUERIES],
-            beginning_of_pass_write_index: Some((query % QUERIES) as u32),
-            end_of_pass_write_index: Some((query % QUERIES) as u32 + 1),
-        }
-    }
-
-    fn resolve(&self, encoder: &mut wgpu::CommandEncoder, staging: &wgpu::Buffer, at: u64) {
-        for (i, set) in self.sets.iter().enumerate() {
-            let first = i * QUERIES;
-            let count = (self.count - first).min(QUERIES) as u32;
-            encoder.resolve_query_set(set, 0..count, &self.resolved, first as u64 * 8);
-        }
-        encoder.copy_buffer_to_buffer(&self.resolved, 0, staging, at, self.count as u64 * 8);
-    }
-}
-
 impl Pending<'_> {
+    /// A kept output by its position; `None` if it is read or nothing is given back.
+    pub fn kept(&self, output: usize) -> Option<Kept> {
+        self.kept.get(output).cloned().flatten()
+    }
+
     /// Waits on this thread.
     pub fn wait(self) -> Result<Finished, GpuError> {
         self.executable.gpu.wait(Some(self.index.clone()))?;
@@ -266,23 +242,22 @@ impl Pending<'_> {
 
     /// Waits without blocking the caller's thread: one of the library's own waits for the device.
     pub async fn finish(self) -> Result<Finished, GpuError> {
-        if self.staging.is_some() {
-            let (gpu, index) = (self.executable.gpu.clone(), self.index.clone());
-            #[cfg(not(target_arch = "wasm32"))]
-            std::thread::spawn(move || gpu.wait(Some(index)));
-            #[cfg(target_arch = "wasm32")]
-            let _ = (gpu, index);
-            let mapped = Arc::clone(&self.mapped);
-            std::future::poll_fn(move |cx| {
-                let mut mapped = mapped.lock().unwrap_or_else(PoisonError::into_inner);
-                if mapped.result.is_some() {
-                    return Poll::Ready(());
-                }
-                mapped.waker = Some(cx.waker().clone());
-                Poll::Pending
-            })
-            .await;
+        let mapped = Arc::clone(&self.mapped);
+        #[cfg(not(target_arch = "wasm32"))]
+        {
+            let (gpu, index, reads) = (self.executable.gpu.clone(), self.index.clone(), self.staging.is_some());
+            std::thread::spawn(move || match gpu.wait(Some(index)) {
+                Err(error) => mapped.set(Err(error.to_string())),
+                Ok(()) if !reads => mapped.set(Ok(())),
+                Ok(()) => {}
+            });
         }
+        // a browser polls by itself
+        #[cfg(target_arch = "wasm32")]
+        if self.staging.is_none() {
+            self.executable.gpu.queue.on_submitted_work_done(move || mapped.set(Ok(())));
+        }
+        self.mapped.done().await;
         self.collect()
     }
 
@@ -292,12 +267,8 @@ impl Pending<'_> {
         let Some(staging) = self.staging else {
             return Ok(Finished { outputs: vec![Vec::new(); self.ranges.len()], times: Vec::new() });
         };
+        self.mapped.take(gpu)?;
         let refused = |reason: String| gpu.check().err().unwrap_or(GpuError::Refused { reason });
-        match self.mapped.lock().unwrap_or_else(PoisonError::into_inner).result.take() {
-            Some(Ok(())) => {}
-            Some(Err(reason)) => return Err(refused(reason)),
-            None => return Err(refused("a finished run was not mapped".into())),
-        }
         let view = staging.get_mapped_range(..).map_err(|e| refused(e.to_string()))?;
         let ports = &self.executable.recording.outputs;
         let outputs = ports.iter().zip(&self.ranges).map(|(port, (at, bytes))| {

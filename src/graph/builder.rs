@@ -1,7 +1,8 @@
 //! In: a model's calls, one an op; out: a [`Graph`]. Every call infers its result's type and names what does not fit.
 
 use super::{
-    AttentionAttrs, Binary, DType, Extreme, Graph, GraphError, Op, Reduction, Scalar, Shape, TensorType, Unary, ValueId,
+    AttentionAttrs, Binary, DType, Disposition, Extreme, Graph, GraphError, Op, Reduction, Scalar, Shape, TensorType,
+    Unary, ValueId,
 };
 
 type Value = Result<ValueId, GraphError>;
@@ -301,7 +302,12 @@ impl Builder {
 
     /// Declares what a run gives back.
     pub fn output(&mut self, name: &str, value: ValueId) -> Result<(), GraphError> {
-        self.graph.push_output(name, value)
+        self.graph.push_output(name, value, Disposition::Read)
+    }
+
+    /// Declares an output that stays on the device until it is asked for.
+    pub fn output_kept(&mut self, name: &str, value: ValueId) -> Result<(), GraphError> {
+        self.graph.push_output(name, value, Disposition::Keep)
     }
 
     /// The graph, verified.

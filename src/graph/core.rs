@@ -29,6 +29,16 @@ pub struct Node {
     pub name: String,
 }
 
+/// Where a run leaves an output. One that is to feed the next run is state: see [`Graph::updates`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Disposition {
+    /// Copied to the host.
+    #[default]
+    Read,
+    /// Stays on the device in memory of the run's own, until it is asked for.
+    Keep,
+}
+
 /// A value that a run gives back.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
@@ -36,6 +46,8 @@ pub struct Output {
     pub name: String,
     /// The value.
     pub value: ValueId,
+    /// Where it goes.
+    pub disposition: Disposition,
 }
 
 /// Nodes in an order in which they can run; edges point backwards only.
@@ -147,12 +159,17 @@ impl Graph {
     }
 
     /// Declares an output; names are unique.
-    pub fn push_output(&mut self, name: impl Into<String>, value: ValueId) -> Result<(), GraphError> {
+    pub fn push_output(
+        &mut self,
+        name: impl Into<String>,
+        value: ValueId,
+        disposition: Disposition,
+    ) -> Result<(), GraphError> {
         let name = name.into();
         if self.outputs.iter().any(|o| o.name == name) {
             return Err(GraphError::Duplicate { kind: "output", name });
         }
-        self.outputs.push(Output { name, value });
+        self.outputs.push(Output { name, value, disposition });
         Ok(())
     }
 
@@ -249,7 +266,8 @@ impl fmt::Display for Graph {
             writeln!(f, "update {} = {value}", self.node(*state).name)?;
         }
         for output in &self.outputs {
-            writeln!(f, "output {} = {}", output.name, output.value)?;
+            let kept = if output.disposition == Disposition::Keep { ", kept" } else { "" };
+            writeln!(f, "output {} = {}{kept}", output.name, output.value)?;
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ mod report;
 mod rewrite;
 mod types;
 
-pub use self::core::{Graph, Node, NodeId, Output, ValueId};
+pub use self::core::{Disposition, Graph, Node, NodeId, Output, ValueId};
 pub use builder::Builder;
 pub use chain::{Chain, Ref, Step};
 pub use dce::dead_code;

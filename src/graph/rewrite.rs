@@ -58,7 +58,7 @@ impl<'a> Rewriter<'a> {
     pub fn finish(mut self) -> Result<Graph, GraphError> {
         for output in self.old.outputs() {
             let value = self.get(output.value);
-            self.new.push_output(output.name.clone(), value)?;
+            self.new.push_output(output.name.clone(), value, output.disposition)?;
         }
         for (state, value) in self.old.updates() {
             let (state, value) = (self.get((*state).into()), self.get(*value));

@@ -75,6 +75,8 @@ impl AttentionKey {
         if self.mask {
             names.extend(["m_offset", "m_batch", "m_row", "m_head", "m_col"].map(String::from));
         }
+        names.extend(self.lengths.then(|| "lengths_offset".into()));
+        names.extend(self.lse.then(|| "lse_offset".into()));
         names
     }
 
@@ -182,13 +184,17 @@ impl Attention<'_> {
             operands.push(operand);
             params.extend([first, m.strides[0], m.strides[2], m.strides[1], m.strides[3]].map(|x| x as u32));
         }
+        let mut flat = |position: usize, name: &str, row: usize| -> Result<super::Operand<usize>, KernelError> {
+            let (operand, first) = window("attention", position, name, range.start * row, range.end * row, 4, caps)?;
+            params.push(first as u32);
+            Ok(operand)
+        };
         if self.attrs.lengths {
-            operands.push(self.small(2 + extras, "lengths", range.start, batch, 4, caps)?);
+            operands.push(flat(2 + extras, "lengths", 1)?);
         }
         operands.push(out_operand);
         if self.lse {
-            let rows = heads * sq;
-            operands.push(self.small(4 + extras, "the log-sum-exp", range.start * rows, batch * rows, 4, caps)?);
+            operands.push(flat(4 + extras, "the log-sum-exp", heads * sq)?);
         }
         let seen = if self.attrs.causal && !self.attrs.lengths {
             (0..sq).map(|i| (i + 1 + sk).saturating_sub(sq).min(sk)).sum::<usize>()
@@ -198,29 +204,6 @@ impl Attention<'_> {
         let flops = 4.0 * (batch * heads * d) as f64 * seen as f64;
         let bytes = (batch * width * (2 * sq + 2 * sk) * size) as f64;
         Ok(Launch { key: KernelKey::Attention(key), params, groups, operands, estimate: Estimate { flops, bytes } })
-    }
-
-    /// A small operand whose kernel index starts at its window: only exact windows will do.
-    fn small(
-        &self,
-        position: usize,
-        what: &str,
-        first: usize,
-        len: usize,
-        size: usize,
-        caps: &DeviceCaps,
-    ) -> Result<super::Operand<usize>, KernelError> {
-        let (operand, rest) = window("attention", position, what, first, first + len, size, caps)?;
-        if rest == 0 {
-            return Ok(operand);
-        }
-        Err(KernelError::Binding {
-            kernel: "attention",
-            operand: position,
-            what: format!("{what}, which cannot be cut at a batch entry,"),
-            wanted: operand.bytes,
-            limit: caps.max_binding_bytes,
-        })
     }
 }
 

@@ -302,7 +302,7 @@ impl Matmul<'_> {
             Side { along_k: true, .. } if direct => return Err(KernelError::Layout { operand: 1 }),
             other => other,
         };
-        let tile = if direct { direct_tile(m, q.n) } else { tile(m, q.n, batch, caps) };
+        let tile = if direct { direct_tile(m, q.n) } else { tile(m, q.n, q.k, batch, caps) };
         let (tiles_m, tiles_n) = (m.div_ceil(tile.m), q.n.div_ceil(tile.n));
         let whole_k = if direct { true } else { q.k.is_multiple_of(tile.k) };
         let out_vec = c.n == 1 && fours(c, q.n, c.lead[rows]);
@@ -354,9 +354,9 @@ impl Matmul<'_> {
             params.push(q.lead[d]);
             params.extend([0, 1, last].map(|i| q.operands[i].lead[d] / unit(i)));
         }
-        for i in 2..last {
-            params.extend([firsts[i] / unit(i), q.operands[i].lead[rows] / unit(i)]);
-            params.extend((0..rows).map(|d| q.operands[i].lead[d] / unit(i)));
+        for (i, (o, first)) in q.operands.iter().zip(&firsts).enumerate().take(last).skip(2) {
+            params.extend([first / unit(i), o.lead[rows] / unit(i)]);
+            params.extend((0..rows).map(|d| o.lead[d] / unit(i)));
         }
         let key = MatmulKey {
             dtype: self.dtype,
@@ -384,20 +384,32 @@ impl Matmul<'_> {
     }
 }
 
-/// Rows are uniform over a workgroup of eight invocations; fewer where M or N are small.
+/// Rows are uniform over a workgroup of eight invocations; fewer where M or N are small. A load costs such a CPU far
+/// more than a multiply-add, so an invocation's share is as large as its registers and its stack in cache allow.
 fn direct_tile(m: usize, n: usize) -> Tile {
     let tm = match m {
         1 => 1,
         2..=4 => 4,
-        _ => 8,
+        5..=8 => 8,
+        _ => 16,
     };
-    let tn = if n <= 32 { 4 } else { 8 };
+    let tn = match n {
+        ..=32 => 4,
+        33..=64 => 8,
+        _ => 16,
+    };
     Tile { m: tm, n: 8 * tn, k: 0, tm, tn }
 }
 
 /// Tiles with the share of the FMA rate that each reaches once the device is full.
-const TILES: [(usize, usize, usize, usize, f64); 5] =
-    [(128, 128, 8, 8, 1.0), (128, 64, 8, 4, 0.85), (64, 64, 4, 4, 0.7), (32, 32, 4, 4, 0.35), (16, 64, 4, 4, 0.3)];
+const TILES: [(usize, usize, usize, usize, f64); 6] = [
+    (128, 128, 8, 8, 1.0),
+    (128, 96, 8, 8, 0.95),
+    (128, 64, 8, 4, 0.85),
+    (64, 64, 4, 4, 0.7),
+    (32, 32, 4, 4, 0.35),
+    (16, 64, 4, 4, 0.3),
+];
 
 /// For limits that no other tile fits.
 const SMALLEST: Tile = Tile { m: 16, n: 16, k: 8, tm: 4, tn: 4 };
@@ -410,12 +422,17 @@ fn stage_bytes(m: usize, n: usize, k: usize) -> usize {
     k * (m / 4 + n / 4 + 2) * 16
 }
 
+/// Depths of a stage, the preferred first: a small tile waits for memory rather than computes, so its stages are deep.
+fn depths(m: usize, n: usize) -> &'static [usize] {
+    if m * n <= 64 * 64 { &[32, 16, 8] } else { &[16, 8] }
+}
+
 /// The tile with the least predicted time: rounds of workgroups times the work of one over its share of the rate.
-fn tile(m: usize, n: usize, batch: usize, caps: &DeviceCaps) -> Tile {
+fn tile(m: usize, n: usize, k: usize, batch: usize, caps: &DeviceCaps) -> Tile {
     let fits = |m, n, k| stage_bytes(m, n, k) <= caps.workgroup_bytes as usize;
     let candidates = TILES.iter().filter_map(|&(bm, bn, tm, tn, share)| {
         let threads = bm / tm * (bn / tn);
-        let k = [16, 8].into_iter().find(|k| fits(bm, bn, *k))?;
+        let k = depths(bm, bn).iter().copied().find(|d| fits(bm, bn, *d) && *d <= k.next_multiple_of(8))?;
         let rounds = (m.div_ceil(bm) * n.div_ceil(bn) * batch).div_ceil(BUSY);
         let cost = (rounds * bm * bn) as f64 / share;
         (threads <= caps.max_invocations as usize).then_some((cost, Tile { m: bm, n: bn, k, tm, tn }))
@@ -434,9 +451,10 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
         Step::Unary(Unary::Relu, Ref::Step(1)),
         Step::Select(Ref::Input(3), Ref::Step(2), Ref::Input(2)),
     ];
-    let tiles = TILES.map(|(m, n, tm, tn, _)| Tile { m, n, k: 8, tm, tn });
+    let deepest = |m, n| depths(m, n).iter().copied();
+    let tiles = TILES.iter().flat_map(|&(m, n, tm, tn, _)| deepest(m, n).map(move |k| Tile { m, n, k, tm, tn }));
     let mut keys = Vec::new();
-    for tile in tiles.into_iter().chain([direct_tile(1, 64), direct_tile(9, 32), SMALLEST]) {
+    for tile in tiles.chain([direct_tile(1, 64), direct_tile(8, 32), direct_tile(16, 128), SMALLEST]) {
         for flags in 0..32 {
             let on = |bit: usize| flags >> bit & 1 == 1;
             let (full, vec) = (on(0), on(1));

@@ -81,11 +81,16 @@ pub struct Recording {
     pub states: Vec<BufferPort>,
     /// What a run gives back.
     pub outputs: Vec<BufferPort>,
-    /// The buffer of each weight's tensor, in the order of [`Selected::weights`].
-    pub weights: Vec<BufferId>,
+    /// The buffer and first byte of each weight's tensor, in the order of [`Selected::weights`].
+    pub weights: Vec<(BufferId, u64)>,
 }
 
-/// Lays out buffers and parameters. Inputs lie in one buffer, so that a run uploads once.
+/// Small weights share buffers of about this size: fewer buffers for wgpu to track, which it does for each dispatch
+/// anew. A larger weight has one of its own.
+const SHARED_WEIGHTS: u64 = 64 << 20;
+
+/// Lays out buffers and parameters. Inputs lie in one buffer, so that a run uploads once; weights, which are only read,
+/// share some.
 pub fn lower(selected: &Selected, plan: &MemoryPlan, caps: &DeviceCaps) -> Recording {
     let mut buffers: Vec<BufferSpec> = (plan.slot_bytes.iter().enumerate())
         .map(|(i, b)| BufferSpec { name: format!("slot {i}"), bytes: *b })
@@ -93,6 +98,7 @@ pub fn lower(selected: &Selected, plan: &MemoryPlan, caps: &DeviceCaps) -> Recor
     let mut place: HashMap<TensorId, (BufferId, u64)> = HashMap::new();
     let mut input_bytes = 0;
     let mut inputs = Vec::new();
+    let mut shared: Option<BufferId> = None;
     for (i, spec) in selected.tensors.iter().enumerate() {
         let id = TensorId(i);
         match (spec.kind, plan.slots[i]) {
@@ -104,9 +110,23 @@ pub fn lower(selected: &Selected, plan: &MemoryPlan, caps: &DeviceCaps) -> Recor
                 place.insert(id, (BufferId(slot.0), 0));
             }
             (TensorKind::Temp, None) => {}
-            (TensorKind::State | TensorKind::Weight, _) => {
+            (TensorKind::State, _) => {
                 buffers.push(BufferSpec { name: spec.name.clone(), bytes: spec.bytes.max(1).next_multiple_of(16) });
                 place.insert(id, (BufferId(buffers.len() - 1), 0));
+            }
+            (TensorKind::Weight, _) => {
+                let bytes = spec.bytes.max(1).next_multiple_of(caps.storage_align.max(16));
+                let most = SHARED_WEIGHTS.min(caps.max_buffer_bytes);
+                let buffer = match shared.filter(|b| buffers[b.0].bytes + bytes <= most) {
+                    Some(buffer) => buffer,
+                    None => {
+                        buffers.push(BufferSpec { name: format!("weights from {}", spec.name), bytes: 0 });
+                        BufferId(buffers.len() - 1)
+                    }
+                };
+                place.insert(id, (buffer, buffers[buffer.0].bytes));
+                buffers[buffer.0].bytes += bytes;
+                shared = Some(buffer);
             }
         }
     }
@@ -126,7 +146,7 @@ pub fn lower(selected: &Selected, plan: &MemoryPlan, caps: &DeviceCaps) -> Recor
         input_buffer,
         states: ports(&selected.states, &place),
         outputs: ports(&selected.outputs, &place),
-        weights: selected.weights.iter().map(|w| place[&w.tensor].0).collect(),
+        weights: selected.weights.iter().map(|w| place[&w.tensor]).collect(),
     };
     let mut kernels: HashMap<KernelKey, usize> = HashMap::new();
     for step in &selected.steps {
@@ -167,14 +187,15 @@ fn ports(ports: &[Port], place: &HashMap<TensorId, (BufferId, u64)>) -> Vec<Buff
 }
 
 /// Workgroups as a grid of at most `limit` along each dimension; kernels read a linear index and skip what is past
-/// the end.
+/// the end. Select has refused more than `limit`³ groups.
 pub fn fold(groups: u64, limit: u32) -> [u32; 3] {
     let limit = u64::from(limit);
     if groups <= limit {
         return [groups as u32, 1, 1];
     }
-    let rows = groups.div_ceil(limit);
-    [groups.div_ceil(rows) as u32, rows as u32, 1]
+    let layers = groups.div_ceil(limit * limit);
+    let rows = groups.div_ceil(layers).div_ceil(limit);
+    [groups.div_ceil(layers * rows) as u32, rows as u32, layers as u32]
 }
 
 impl Recording {

@@ -46,6 +46,20 @@ pub enum SelectError {
         /// The device's limit.
         limit: u32,
     },
+    /// A launch has more workgroups than a grid of the device holds.
+    #[error(
+        "{op} \"{node}\": takes {wanted} workgroups, but this device allows {limit} along each of three dimensions; use a smaller size or another adapter"
+    )]
+    Groups {
+        /// Op's name.
+        op: &'static str,
+        /// Node's name.
+        node: String,
+        /// How many it takes.
+        wanted: u64,
+        /// The device's limit along one dimension.
+        limit: u32,
+    },
     /// The device lacks an element type.
     #[error("{op} \"{node}\": f16, but this adapter has no f16 shaders; build the model in f32 or use another adapter")]
     NoF16 {

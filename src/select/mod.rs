@@ -70,6 +70,8 @@ pub struct Port {
     pub offset: u64,
     /// For an integer input that indexes something: values are at least 0 and less than this, and who reads it.
     pub bound: Option<(usize, String)>,
+    /// For an output: it stays on the device.
+    pub keep: bool,
 }
 
 /// One launch with what it is for.

@@ -3,7 +3,8 @@
 use super::{Located, Port, SelectError, Selected, Step, TensorId, TensorKind, TensorSpec, Weight};
 use crate::caps::DeviceCaps;
 use crate::graph::{
-    Chain, DType, Extreme, Graph, Node, NodeId, Op, Reduction, Ref, Shape, StorageId, TensorType, ValueId,
+    Chain, DType, Disposition, Extreme, Graph, Node, NodeId, Op, Output, Reduction, Ref, Shape, StorageId, TensorType,
+    ValueId,
 };
 use crate::kernel::attention::Attention;
 use crate::kernel::elementwise::Elementwise;
@@ -146,20 +147,34 @@ impl<'a> Selector<'a> {
         let node = self.graph.node(id);
         let name = if what.is_empty() { node.name.clone() } else { format!("{} ({what})", node.name) };
         for launch in launches {
-            let wanted = launch.operands.len();
-            if wanted > self.caps.max_storage_buffers as usize {
-                return Err(SelectError::Bindings {
-                    op: node.op.name(),
-                    node: node.name.clone(),
-                    wanted,
-                    limit: self.caps.max_storage_buffers,
-                }
-                .into());
-            }
+            self.check_launch(node, &launch)?;
             let launch = launch.map(|position| tensors[position]);
             self.out.steps.push(Step { node: id, name: name.clone(), launch, in_place });
         }
         Ok(())
+    }
+
+    fn check_launch(&self, node: &Node, launch: &Launch<usize>) -> Done {
+        let (caps, op, node) = (self.caps, node.op.name(), node.name.clone());
+        let bindings = launch.operands.len();
+        if bindings > caps.max_storage_buffers as usize {
+            let limit = caps.max_storage_buffers;
+            return Err(SelectError::Bindings { op, node, wanted: bindings, limit }.into());
+        }
+        // kernels count groups in u32
+        if launch.groups > u64::from(caps.max_groups).saturating_pow(3).min(u64::from(u32::MAX)) {
+            return Err(SelectError::Groups { op, node, wanted: launch.groups, limit: caps.max_groups }.into());
+        }
+        let takes = [
+            ("invocations", launch.key.workgroup_size(), caps.max_invocations),
+            ("bytes of workgroup memory", launch.key.workgroup_bytes() as u32, caps.workgroup_bytes),
+        ];
+        match takes.into_iter().find(|(_, wanted, limit)| wanted > limit) {
+            Some((what, wanted, limit)) => {
+                Err(KernelError::Workgroup { kernel: launch.key.name(), what, wanted, limit }.into())
+            }
+            None => Ok(()),
+        }
     }
 
     /// A dense copy of a view, in the order of its dimensions.
@@ -218,7 +233,7 @@ impl<'a> Selector<'a> {
                     .filter(|(n, ..)| *n == id)
                     .min_by_key(|b| b.1)
                     .map(|(_, rows, reader)| (rows, reader));
-                let port = Port { name: node.name.clone(), ty, tensor, offset: 0, bound };
+                let port = Port { name: node.name.clone(), ty, tensor, offset: 0, bound, keep: false };
                 if kind == TensorKind::State {
                     self.out.states.push(port)
                 } else {
@@ -471,13 +486,14 @@ impl<'a> Selector<'a> {
     fn finish(&mut self) -> Result<(), SelectError> {
         for output in self.graph.outputs() {
             let node = self.graph.producer(output.value);
-            let port = self.output_port(&output.name, output.value).map_err(|e| self.name_tensor(node, e))?;
+            let port = self.output_port(output).map_err(|e| self.name_tensor(node, e))?;
             self.out.outputs.push(port);
         }
         self.updates()
     }
 
-    fn output_port(&mut self, name: &str, value: ValueId) -> Done<Port> {
+    fn output_port(&mut self, output: &Output) -> Done<Port> {
+        let value = output.value;
         let located = self.dense(value.node, value)?;
         let located = match self.out.tensors[located.tensor.0].kind {
             TensorKind::Temp => located,
@@ -485,18 +501,20 @@ impl<'a> Selector<'a> {
             _ => self.copy(value.node, &located)?,
         };
         Ok(Port {
-            name: name.to_owned(),
+            name: output.name.clone(),
             ty: self.graph.ty(value).clone(),
             tensor: located.tensor,
             offset: 0,
             bound: None,
+            keep: output.disposition == Disposition::Keep,
         })
     }
 
     /// A state is read as of the start of a run. Its new value is copied into it after everything has read it; where
     /// the launch that makes the value comes after all readers, it writes the state itself.
     fn updates(&mut self) -> Result<(), SelectError> {
-        let mut updates = Vec::new();
+        let mut pending = Vec::new();
+        // before any state is written: a value may be read from a state
         for (state, value) in self.graph.updates() {
             let node = self.graph.producer(*value);
             let to = self.at[&ValueId::from(*state)].clone();
@@ -504,54 +522,41 @@ impl<'a> Selector<'a> {
             if self.out.tensors[from.tensor.0].kind == TensorKind::State {
                 from = self.copy(value.node, &from).map_err(|e| self.name_tensor(node, e))?;
             }
-            updates.push((*state, from, to));
+            pending.push((*state, from, to));
         }
-        // all states are read before the first is written
-        let mut pending = Vec::new();
-        for (state, from, to) in &updates {
-            let alone = updates.iter().filter(|(_, other, _)| other.tensor == from.tensor).count() == 1;
-            if !(alone && self.write_state_directly(from, to)) {
-                pending.push((*state, from, to));
-            }
-        }
+        let sources: Vec<TensorId> = pending.iter().map(|(_, from, _)| from.tensor).collect();
+        pending.retain(|(_, from, to)| {
+            let once = sources.iter().filter(|t| **t == from.tensor).count() == 1;
+            !(once && self.write_state_directly(from, to))
+        });
         for (state, from, to) in pending {
             let node = self.graph.node(state);
-            self.copy_into(state, from, to).map_err(|e| self.name_tensor(node, e))?;
+            self.copy_into(state, &from, &to).map_err(|e| self.name_tensor(node, e))?;
         }
         Ok(())
     }
 
+    /// Lets the launches that make a state's new value write the state's own memory, if nothing reads that value or,
+    /// from the first of them on, the state.
     fn write_state_directly(&mut self, from: &Located, to: &Located) -> bool {
-        let reads = |s: &Step, t: TensorId| s.launch.operands.iter().any(|o| o.tensor == t);
         let (made, state) = (from.tensor, to.tensor);
-        let first_write = self.out.steps.iter().position(|s| reads(s, made));
-        let last_read = self.out.steps.iter().rposition(|s| reads(s, state));
-        let after = match (first_write, last_read) {
-            (Some(w), Some(r)) => w > r,
-            (Some(_), None) => true,
-            (None, _) => false,
-        };
-        let reads_only = |s: &Step| {
-            let accesses = s.launch.key.bindings();
-            s.launch.operands.iter().zip(accesses).any(|(o, a)| o.tensor == made && a == Access::Read)
-        };
-        // what reads the new value later would find it in the state
-        let shared = self.out.outputs.iter().any(|p| p.tensor == made)
+        let touches = |s: &Step, t: TensorId| s.launch.operands.iter().any(|o| o.tensor == t);
+        let Some(first_write) = self.out.steps.iter().position(|s| touches(s, made)) else { return false };
+        let state_read_later = self.out.steps[first_write..].iter().any(|s| touches(s, state));
+        let value_read = self.out.outputs.iter().any(|p| p.tensor == made)
             || self.out.steps.iter().any(|s| {
-                s.in_place == Some(made)
-                    || (s.in_place.is_some() && s.launch.operands.last().is_some_and(|o| o.tensor == made))
-                    || reads_only(s)
+                let access = s.launch.key.bindings();
+                let read = s.launch.operands.iter().zip(access).any(|(o, a)| o.tensor == made && a == Access::Read);
+                read || s.in_place.is_some() && (s.in_place == Some(made) || touches(s, made))
             });
-        let temp = self.out.tensors[made.0].kind == TensorKind::Temp
-            && self.out.tensors[made.0].bytes == self.out.tensors[state.0].bytes;
-        if !after || shared || !temp {
+        let (made_spec, state_spec) = (&self.out.tensors[made.0], &self.out.tensors[state.0]);
+        let fits = made_spec.kind == TensorKind::Temp && made_spec.bytes == state_spec.bytes;
+        if state_read_later || value_read || !fits {
             return false;
         }
-        for step in &mut self.out.steps {
-            for o in &mut step.launch.operands {
-                if o.tensor == made {
-                    o.tensor = state;
-                }
+        for operand in self.out.steps.iter_mut().flat_map(|s| &mut s.launch.operands) {
+            if operand.tensor == made {
+                operand.tensor = state;
             }
         }
         true

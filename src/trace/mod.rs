@@ -95,18 +95,21 @@ impl fmt::Display for Trace {
             us(Some(self.encode_ns)),
             us(Some(self.wall_ns))
         )?;
-        let mut kernels: Vec<(&str, usize, u64, f64)> = Vec::new();
+        let mut kernels: Vec<(&str, usize, Option<u64>, f64)> = Vec::new();
         for span in &self.spans {
-            let ns = span.time.map_or(0, |(begin, end)| end - begin);
-            match kernels.iter_mut().find(|k| k.0 == span.kernel) {
-                Some(k) => (k.1, k.2, k.3) = (k.1 + 1, k.2 + ns, k.3 + span.flops),
-                None => kernels.push((&span.kernel, 1, ns, span.flops)),
-            }
+            let ns = span.time.map(|(begin, end)| end - begin);
+            let Some(k) = kernels.iter_mut().find(|k| k.0 == span.kernel) else {
+                kernels.push((&span.kernel, 1, ns, span.flops));
+                continue;
+            };
+            // a rate over those that have times alone would be wrong
+            (k.1, k.2, k.3) = (k.1 + 1, k.2.zip(ns).map(|(a, b)| a + b), k.3 + span.flops);
         }
         kernels.sort_by_key(|k| std::cmp::Reverse(k.2));
         for (name, calls, ns, flops) in kernels {
-            let rate = if ns > 0 { format!(", {:.1} GFLOP/s", flops / ns as f64) } else { String::new() };
-            writeln!(f, "  {name}: {calls} calls, {:.1} µs{rate}", ns as f64 / 1e3)?;
+            let rate =
+                ns.filter(|ns| *ns > 0).map_or(String::new(), |ns| format!(", {:.1} GFLOP/s", flops / ns as f64));
+            writeln!(f, "  {name}: {calls} calls, {}{rate}", us(ns))?;
         }
         Ok(())
     }

@@ -1,7 +1,9 @@
 //! In: moves drawn by proptest; out: a graph in which each move has added an op, with shapes small and odd, and every
 //! value that nothing else reads given back. Knows the public API alone.
 
-use kiln::graph::{Binary, Builder, DType, Graph, GraphError, Op, Reduction, Shape, TensorType, Unary, ValueId};
+use kiln::graph::{
+    Binary, Builder, DType, Disposition, Graph, GraphError, Op, Reduction, Shape, TensorType, Unary, ValueId,
+};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -207,7 +209,7 @@ impl Random {
         let uses = graph.use_counts();
         for (i, v) in self.pool.iter().enumerate() {
             if uses[v.node.0][v.output] == 0 || i % 11 == 7 {
-                graph.push_output(format!("out{i}"), *v)?;
+                graph.push_output(format!("out{i}"), *v, Disposition::Read)?;
             }
         }
         Ok(graph)

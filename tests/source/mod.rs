@@ -135,9 +135,8 @@ pub fn paths(tokens: &[Token], module: &[String]) -> Vec<CratePath> {
                 braces.push(inline);
             }
             "}" => {
-                if braces.pop() == Some(true) {
-                    here.pop();
-                }
+                let inline = braces.pop() == Some(true);
+                here.truncate(here.len() - usize::from(inline));
             }
             "crate" if text(i + 1) == "as" => found.push(CratePath { names: Vec::new(), line: tokens[i].line }),
             "crate" | "super" | "self" if text(i + 1) == "::" && (i == 0 || text(i - 1) != "::") => {

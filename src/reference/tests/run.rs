@@ -76,7 +76,7 @@ fn states_are_read_as_of_the_start_and_kept_in_full_precision() {
     let x = graph.push_input(f32([1]), "x");
     let next = graph.push(Op::Binary(Binary::Add), vec![state.into(), x.into()], "next").unwrap();
     graph.push_update(state, next.into()).unwrap();
-    graph.push_output("before", state.into()).unwrap();
+    graph.push_output("before", state.into(), crate::graph::Disposition::Read).unwrap();
     let (none, inputs) = (BTreeMap::new(), named(&[("x", Tensor::f32([1], &[0.1]))]));
 
     let first = evaluate_all(&graph, &none, &inputs, &BTreeMap::new()).unwrap();
@@ -100,7 +100,7 @@ fn packed_storages_are_assembled_by_their_parts_names() {
     let members = [("q", [1, 2]), ("k", [2, 2])].map(|(n, s)| graph.layout.add(n, DType::F16, s.into()));
     let packed = graph.layout.pack("qk", &members);
     let node = graph.push_parameter(packed);
-    graph.push_output("w", node.into()).unwrap();
+    graph.push_output("w", node.into(), crate::graph::Disposition::Read).unwrap();
     // F32 in the checkpoint, rounded to the storage's F16
     let mut params = named(&[("q", Tensor::f32([1, 2], &[0.1, 2.0])), ("k", Tensor::f32([2, 2], &[3., 4., 5., 6.]))]);
     let w = &evaluate(&graph, &params, &BTreeMap::new()).unwrap()["w"];
@@ -123,8 +123,8 @@ fn evaluate_frees_what_evaluate_nodes_keeps() {
     let product =
         graph.push(Op::Matmul { transpose_a: false, transpose_b: true }, vec![sum.into(), x.into()], "mm").unwrap();
     let unused = graph.push(Op::Unary(Unary::Exp), vec![x.into()], "unused").unwrap();
-    graph.push_output("a", product.into()).unwrap();
-    graph.push_output("b", product.into()).unwrap();
+    graph.push_output("a", product.into(), crate::graph::Disposition::Read).unwrap();
+    graph.push_output("b", product.into(), crate::graph::Disposition::Read).unwrap();
     let (none, inputs) = (BTreeMap::new(), named(&[("x", Tensor::f32([2, 3], &[1., 2., 3., 4., 5., 6.]))]));
     let nodes = evaluate_nodes(&graph, &none, &inputs).unwrap();
     let outputs = evaluate(&graph, &none, &inputs).unwrap();

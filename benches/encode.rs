@@ -1,0 +1,41 @@
+//! CPU time to encode and submit a chain of dependent dispatches, by the number of dispatches. Throughput is in
+//! dispatches: its inverse is the cost of one.
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use kiln::gpu::AdapterChoice;
+use kiln::model::{Dnn, DnnConfig, Init, init};
+use kiln::session::{CompileOptions, Session};
+use kiln::tensor::Tensor;
+use std::time::Duration;
+
+fn encode(c: &mut Criterion) {
+    let session = match Session::open_blocking(&AdapterChoice::Best) {
+        Ok(session) => session,
+        Err(error) => return eprintln!("skipped: {error}"),
+    };
+    let mut group = c.benchmark_group(format!("encode/{}", session.adapter().name));
+    group.sample_size(20).warm_up_time(Duration::from_millis(500));
+    for depth in [100, 1000, 4000] {
+        let graph = Dnn::new(DnnConfig::square(8, depth)).build(8).expect("the sizes are valid");
+        let params = init(&graph.layout, Init::He, 0).expect("a DNN's parameters have rules");
+        let program = session.compile(&graph, &params, &CompileOptions::default()).expect("a DNN compiles");
+        assert_eq!(program.dispatches(), depth);
+        let x = Tensor::f32([8, 8], &[0.5; 64]);
+        group.throughput(Throughput::Elements(depth as u64));
+        group.bench_function(BenchmarkId::from_parameter(depth), |b| {
+            b.iter_custom(|iterations| {
+                let mut total = Duration::ZERO;
+                for _ in 0..iterations {
+                    let run = program.submit_unread(&[("input", &x)]).expect("a run starts");
+                    total += Duration::from_nanos(run.encode_ns());
+                    run.wait().expect("a run ends");
+                }
+                total
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, encode);
+criterion_main!(benches);
