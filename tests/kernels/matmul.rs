@@ -25,9 +25,7 @@ fn odd_sizes() {
     }
     c.check(F32, &BOTH);
     let mut c = Case::new();
-    for size in [[33, 31, 17], [4, 8, 12]] {
-        product(&mut c, DType::F32, size, false, false);
-    }
+    product(&mut c, DType::F32, [33, 31, 17], false, false);
     c.check(F32, &OTHERS);
 }
 
@@ -137,12 +135,12 @@ fn operands_that_are_views() -> Result {
 
 #[test]
 fn linears_and_what_follows_them() -> Result {
-    for (dtype, tolerance, forms) in [(DType::F32, F32, 3), (DType::F16, F16, 1)] {
+    for (dtype, tolerance, forms) in [(DType::F32, F32, 2), (DType::F16, F16, 1)] {
         if dtype == DType::F16 && !f16() {
             continue;
         }
         let mut c = Case::new();
-        for (i, dims) in [&[2, 3, 33][..], &[4, 32], &[33]].into_iter().enumerate().take(forms) {
+        for (i, dims) in [&[2, 3, 33][..], &[32]].into_iter().enumerate().take(forms) {
             let k = dims[dims.len() - 1];
             let x = c.input(random(dtype, dims, 1));
             let n = [31, 8][i % 2];
