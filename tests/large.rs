@@ -47,7 +47,8 @@ fn a_weight_larger_than_a_binding_is_cut_in_every_mode() {
         for row in 0..BATCH {
             // both sides of the cut, both ends, and some between
             for column in (0..WIDTH).step_by(61).chain([WIDTH / 2 - 1, WIDTH / 2, WIDTH - 1]) {
-                let products = (0..WIDTH).map(|k| f64::from(input[row * WIDTH + k]) * f64::from(weight[column * WIDTH + k]));
+                let products =
+                    (0..WIDTH).map(|k| f64::from(input[row * WIDTH + k]) * f64::from(weight[column * WIDTH + k]));
                 let expected = (products.sum::<f64>() + f64::from(bias[column])).max(0.0);
                 difference += (f64::from(y[row * WIDTH + column]) - expected).powi(2);
                 norm += expected * expected;
