@@ -62,7 +62,9 @@ fn k_gelu_tanh(x: {{ T }}) -> {{ T }} {
 // A negative base has a power only for an integer exponent; (a - a) / (a - a) is NaN made at run time. Even of NaN the
 // power 0 is 1, and every power of 1 is 1.
 fn k_pow(a: {{ T }}, b: {{ T }}) -> {{ T }} {
-    let magnitude = pow(abs(a), b);
+    // not pow() of a negative power, which drivers make 0 of 0
+    let raised = pow(abs(a), abs(b));
+    let magnitude = select(raised, 1.0 / raised, b < {{ T }}(0.0));
     let odd = abs(b - 2.0 * trunc(b * 0.5)) == {{ T }}(1.0);
     let whole = b == trunc(b);
     let nan = (a - a) / (a - a);

@@ -99,7 +99,7 @@ fn m08_ranks_that_differ() {
     let y = c.b.matmul(b, d);
     c.output("right", y);
     let y = c.b.matmul(d, b).map(|_| ()).expect_err("inner sizes differ").to_string();
-    assert_eq!(y, "matmul \"matmul\": inner sizes differ: left (6, 5), right (3, 7, 6), at dimension 1");
+    assert_eq!(y, "matmul \"matmul\": inner sizes differ: left (6, 5), right (3, 7, 6) (dimension 1)");
     c.check(F32, &BOTH);
 }
 
