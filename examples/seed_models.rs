@@ -154,7 +154,10 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             }
             let given: Vec<(&str, &Tensor)> = if resident { vec![] } else { vec![(name, &inputs[name])] };
             let run_begin = Instant::now();
-            let outputs = program.run(&given)?;
+            let run = program.submit(&given)?;
+            let submits = run.submits();
+            let encode_us = run.encode_ns() as f64 / 1e3;
+            let outputs = run.wait()?;
             let first_ms = run_begin.elapsed().as_secs_f64() * 1e3;
             let first_run_s = begin.elapsed().as_secs_f64();
             let relative_error = reference.as_ref().map(|r| {
@@ -162,7 +165,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                 error(&out.to_f64(), &r[port].data)
             });
             wrong |= relative_error.is_some_and(|e| e.is_nan() || e > TOLERANCE);
-            let row = measure(&program, &given, args.runs, args.kernels, first_ms)?;
+            let row = measure(&program, &given, args.runs, args.kernels, (first_ms, submits, encode_us))?;
             let row = Row {
                 model: format!("{model:?}").to_lowercase(),
                 mode: mode.to_string(),
@@ -225,10 +228,10 @@ fn measure(
     given: &[(&str, &Tensor)],
     runs: usize,
     kernels: bool,
-    first_ms: f64,
+    (first_ms, submits, encode_us): (f64, u64, f64),
 ) -> Result<Row, Box<dyn Error>> {
     if runs == 0 {
-        return Ok(row(program, (first_ms, first_ms, None), 0, f64::NAN));
+        return Ok(row(program, (first_ms, first_ms, None), submits, encode_us));
     }
     let (mut walls, mut encodes, mut submits) = (Vec::new(), Vec::new(), 0);
     for i in 0..runs + runs / 3 {

@@ -79,20 +79,15 @@ fn s07_a_sequence_in_a_batch_is_as_alone() -> Result {
     let mut c = Case::new();
     let x = c.input(random(DType::F32, &[2, 5, 33], 1));
     let q = c.input(random(DType::F32, &[2, 7, 8], 2));
-    let [batch, alone] = [(0, 2), (1, 1)].map(|(start, len)| -> Result<_> {
+    let mut of = |start, len| -> Result<_> {
         let x = c.b.slice(x, 0, start, len)?;
-        let y = c.b.softmax(x, 2)?;
         let q = c.b.slice(q, 0, start, len)?;
-        let z = c.b.attention(q, q, q, 2, 0.5, true, None, None)?;
-        Ok([y, z])
-    });
-    for (name, batch, alone) in [("softmax", batch.as_ref()?[0], alone.as_ref()?[0])].into_iter().chain([(
-        "attention",
-        batch.as_ref()?[1],
-        alone.as_ref()?[1],
-    )]) {
-        let second = c.b.slice(batch, 0, 1, 1)?;
-        let apart = c.b.sub(second, alone);
+        Ok([c.b.softmax(x, 2)?, c.b.attention(q, q, q, 2, 0.5, true, None, None)?])
+    };
+    let (batch, alone) = (of(0, 2)?, of(1, 1)?);
+    for (i, name) in ["softmax", "attention"].into_iter().enumerate() {
+        let second = c.b.slice(batch[i], 0, 1, 1)?;
+        let apart = c.b.sub(second, alone[i]);
         c.output(name, apart);
     }
     c.expect(&BOTH, 1e-6, &[("softmax", &[0.0; 5 * 33]), ("attention", &[0.0; 7 * 8])]);
