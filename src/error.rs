@@ -65,9 +65,13 @@ pub enum Error {
         /// The names there are.
         known: String,
     },
-    /// An input has another type than the graph declares.
-    #[error("input \"{name}\": the program was compiled for {expected}, got {got}; compile one for this shape, or pad")]
+    /// An input or a state's new value has another type than the graph declares.
+    #[error(
+        "{kind} \"{name}\": the program was compiled for {expected}, got {got}; compile one for this shape, or pad"
+    )]
     InputType {
+        /// Input or state.
+        kind: &'static str,
         /// Its name.
         name: String,
         /// What the graph declares.

@@ -2,18 +2,18 @@
 //!
 //! # The way of the data
 //!
-//! Each stage is a module that takes a plain value and gives the next one. Every value can be printed, and none but the
-//! last two needs a device.
+//! Each stage is a module that takes a plain value and gives the next one. Every value can be printed, and only the
+//! last steps need a device.
 //!
 //! 1. [`graph`]: a [`Builder`] takes one call an op, infers every type at once and gives a [`Graph`], a list of nodes in
-//!    an order in which they can run. [`model`] writes GPTlite and DNNs this way, and reads PyTorch's checkpoints.
-//! 2. [`lift`](mod@lift) finds in a graph as written the ops that have kernels of their own: attention out of heads,
-//!    linears side by side, layernorm, softmax.
-//! 3. [`fuse`](mod@fuse) makes fewer, larger ops of the rest: constants, repeats, epilogues of products, residuals with
-//!    their layernorm, element-wise chains.
-//! 4. [`select`](mod@select) gives each node its launches out of [`kernel`], the catalogue of WGSL kernels, within the
-//!    limits that [`caps`] holds; copies, workspaces and stored forms of weights become tensors like others.
-//! 5. [`plan`](mod@plan) says which tensors share memory, and audits itself.
+//!    an order in which they can run. [`model`] writes GPTlite and DNNs this way and reads PyTorch's checkpoints.
+//! 2. [`lift`] finds in a graph as written the ops that have kernels of their own: attention out of heads, linears side
+//!    by side, layernorm, softmax.
+//! 3. [`fuse`] makes fewer, larger ops of the rest: it folds, drops repeats, and merges products with what follows them,
+//!    residuals with their layernorm, and element-wise chains.
+//! 4. [`select`] gives each node its launches out of [`kernel`], the catalogue of WGSL kernels, within the limits that
+//!    [`caps`] holds; copies, workspaces and stored forms of weights become tensors like others.
+//! 5. [`plan`] says which tensors share memory, and audits itself.
 //! 6. [`record`] lowers launches and plan to a flat list of dispatches over buffers.
 //! 7. [`gpu`] makes buffers, pipelines and bind groups once, and submits the list as often as it is asked to.
 //! 8. [`trace`] is what a run took, as data.

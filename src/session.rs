@@ -321,11 +321,8 @@ impl Program {
         let states = &self.executable.recording().states;
         let state = find("state", states, name)?;
         if state.port.ty != *value.ty() {
-            return Err(Error::InputType {
-                name: name.into(),
-                expected: state.port.ty.clone(),
-                got: value.ty().clone(),
-            });
+            let (name, expected, got) = (name.into(), state.port.ty.clone(), value.ty().clone());
+            return Err(Error::InputType { kind: "state", name, expected, got });
         }
         Ok(self.executable.write(state.buffer, state.offset, value.bytes())?)
     }
@@ -375,7 +372,8 @@ fn checked_input<'a>(
         return Err(unknown("input", "is missing", ports, name));
     };
     if *tensor.ty() != port.port.ty {
-        return Err(Error::InputType { name: name.clone(), expected: port.port.ty.clone(), got: tensor.ty().clone() });
+        let (name, expected, got) = (name.clone(), port.port.ty.clone(), tensor.ty().clone());
+        return Err(Error::InputType { kind: "input", name, expected, got });
     }
     if let Some((bound, reader)) = &port.port.bound {
         let signed = tensor.dtype() == DType::I32;

@@ -56,7 +56,7 @@ impl Case {
         self
     }
 
-    fn as_type(mut self, dtype: DType) -> Case {
+    fn cast(mut self, dtype: DType) -> Case {
         self.q = self.q.cast(dtype);
         self.k = self.k.cast(dtype);
         self.v = self.v.cast(dtype);
@@ -341,7 +341,7 @@ fn f16_in_all_head_sizes() {
     }
     let cases = [5, 12, 64].map(|d| {
         let case = Case::noise(2, 2, [19, 21], d).mask(&[2, 1, 21], |i| noise(5, i)).lengths(&[21, 8]).causal();
-        case.as_type(DType::F16).poison_padding()
+        case.cast(DType::F16).poison_padding()
     });
     check_all(session, &cases, 2e-3);
 }

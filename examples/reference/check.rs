@@ -64,15 +64,35 @@ pub fn find(dir: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
     Ok(found)
 }
 
-/// Runs one model as written and fused.
-pub fn check(session: &Session, config: &Path) -> Result<Vec<Row>, Box<dyn Error>> {
+/// What of a model is run.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    /// In which modes.
+    pub modes: Vec<Mode>,
+    /// How many of its prompts are continued.
+    pub prompts: usize,
+    /// What it is compiled with, the mode apart.
+    pub options: CompileOptions,
+}
+
+impl Default for Selection {
+    /// Everything, as written and fused.
+    fn default() -> Self {
+        let modes = vec![Mode::Recorded, Mode::Fused];
+        Selection { modes, prompts: usize::MAX, options: CompileOptions::default() }
+    }
+}
+
+/// Runs one model.
+pub fn check(session: &Session, config: &Path, what: &Selection) -> Result<Vec<Row>, Box<dyn Error>> {
     let name = config.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let weights = Checkpoint::open(config.with_extension("weights.safetensors"))?;
     let expected = config.with_extension("expected.safetensors");
     let expected = if expected.is_file() { Some(Checkpoint::open(expected)?) } else { None };
     let model = ModelConfig::open(config)?;
     let mut rows = Vec::new();
-    for mode in [Mode::Recorded, Mode::Fused] {
+    for &mode in &what.modes {
+        let options = CompileOptions { mode, ..what.options.clone() };
         let mut row = |cost, quantity: &str, verdict| {
             rows.push(Row { name: name.clone(), mode, cost, quantity: quantity.into(), verdict });
         };
@@ -89,7 +109,7 @@ pub fn check(session: &Session, config: &Path) -> Result<Vec<Row>, Box<dyn Error
                     (Dnn::new(file.config.clone()).build(x.shape().dims()[0])?, x, "input")
                 }
             };
-            let program = session.compile(&graph, &weights.load(&graph.layout)?, &CompileOptions::mode(mode))?;
+            let program = session.compile(&graph, &weights.load(&graph.layout)?, &options)?;
             let run = program.submit(&[(port, &input)])?;
             let cost = (run.submits(), program.dispatches());
             let outputs = run.wait()?;
@@ -100,12 +120,12 @@ pub fn check(session: &Session, config: &Path) -> Result<Vec<Row>, Box<dyn Error
             }
         }
         if let ModelConfig::Gptlite(file) = &model {
-            if file.greedy.is_empty() {
+            if file.greedy.is_empty() || what.prompts == 0 {
                 continue;
             }
             let graph = Gptlite::new(file.config.clone()).build_next(file.config.block_size)?;
-            let program = session.compile(&graph, &weights.load(&graph.layout)?, &CompileOptions::mode(mode))?;
-            for (prompt, greedy) in &file.greedy {
+            let program = session.compile(&graph, &weights.load(&graph.layout)?, &options)?;
+            for (prompt, greedy) in file.greedy.iter().take(what.prompts) {
                 let (text, submits) = continue_text(&program, file, prompt, greedy.text.chars().count())?;
                 let differs = first_difference(&text, &greedy.text);
                 row((submits, program.dispatches()), &format!("{prompt:?}"), Verdict::Text(differs));

@@ -3,7 +3,7 @@
 
 mod check;
 
-use check::{TOLERANCE, Verdict, check, find};
+use check::{Selection, TOLERANCE, Verdict, check, find};
 use clap::Parser;
 use kiln::gpu::AdapterChoice;
 use kiln::session::Session;
@@ -48,7 +48,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     );
     let mut passed = true;
     for config in configs {
-        for row in check(&session, &config)? {
+        for row in check(&session, &config, &Selection::default())? {
             let words = match &row.verdict {
                 Verdict::Error(e) => format!("{e:.2e}"),
                 Verdict::Text(None) => "text reproduced".into(),

@@ -3,7 +3,7 @@
 use super::mapped::Mapped;
 use super::{Counters, Gpu, GpuError};
 use crate::kernel::{Access, KernelKey};
-use crate::record::{BufferId, Recording};
+use crate::record::{BufferId, LEAST_BINDING, Recording};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -186,15 +186,16 @@ fn make_params(gpu: &Gpu, recording: &Recording) -> Result<wgpu::Buffer, GpuErro
 }
 
 fn bind_group_layout(gpu: &Gpu, key: &KernelKey) -> wgpu::BindGroupLayout {
-    let buffer = |binding: u32, ty: wgpu::BufferBindingType| wgpu::BindGroupLayoutEntry {
+    // sizes that are known here need no check at each dispatch
+    let buffer = |binding: u32, ty: wgpu::BufferBindingType, least: u64| wgpu::BindGroupLayoutEntry {
         binding,
         visibility: wgpu::ShaderStages::COMPUTE,
-        ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None },
+        ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: wgpu::BufferSize::new(least) },
         count: None,
     };
-    let mut entries = vec![buffer(0, wgpu::BufferBindingType::Uniform)];
+    let mut entries = vec![buffer(0, wgpu::BufferBindingType::Uniform, key.params().len() as u64 * 4)];
     entries.extend(key.bindings().iter().zip(1..).map(|(access, binding)| {
-        buffer(binding, wgpu::BufferBindingType::Storage { read_only: *access == Access::Read })
+        buffer(binding, wgpu::BufferBindingType::Storage { read_only: *access == Access::Read }, LEAST_BINDING)
     }));
     gpu.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some(key.name()), entries: &entries })
 }

@@ -82,7 +82,8 @@ impl Builder {
         self.input(name, ty)
     }
 
-    /// At the end of each run the state takes this value.
+    /// At the end of each run the state takes this value. A state that takes its own is an input that stays on the
+    /// device and is written only when it changes.
     pub fn update(&mut self, state: ValueId, value: ValueId) -> Result<(), GraphError> {
         self.graph.push_update(state.node, value)
     }

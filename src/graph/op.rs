@@ -158,7 +158,7 @@ pub struct AttentionAttrs {
     /// value hold is never read.
     pub mask: bool,
     /// `lengths: i32[B]`, each in 0..=Sk, is the last input: query i of batch row b sees key j only if
-    /// j < length[b], whatever lies past it. With it, causal's offset is max(length[b] − Sq, 0): the queries are the
+    /// j < `length[b]`, whatever lies past it. With it, causal's offset is max(`length[b]` − Sq, 0): the queries are the
     /// last Sq of a longer sequence (a cache), or its first Sq positions, padded on the right.
     pub lengths: bool,
 }

@@ -89,20 +89,23 @@ impl ElementwiseKey {
     fn store(&self, printer: &Printer) -> String {
         let result = super::chain_wgsl::name(self.chain.result());
         let ty = vector(wgsl_type(self.out), self.width);
-        match self.out {
+        let out = self.out;
+        match out {
             DType::Bool => {
                 let u = vector("u32", self.width);
                 // not !=, which may be false of NaN
                 format!("select({u}(1u), {u}(0u), {result} == {}(0))", printer.ty())
             }
-            out if out == self.compute => result,
-            out if out.is_integer() && self.compute.is_integer() => format!("bitcast<{ty}>({result})"),
-            // WGSL's conversions end at the largest number that is a float too
-            DType::I32 => {
-                format!("select({ty}({result}), {ty}(2147483647), {result} >= {}(2147483648.0))", printer.ty())
-            }
-            DType::U32 => {
-                format!("select({ty}({result}), {ty}(4294967295u), {result} >= {}(4294967296.0))", printer.ty())
+            _ if out == self.compute => result,
+            _ if out.is_integer() && self.compute.is_integer() => format!("bitcast<{ty}>({result})"),
+            DType::I32 | DType::U32 => {
+                // WGSL's conversions end at the largest number that is a float too, and say nothing of NaN
+                let (most, past) = match out {
+                    DType::I32 => ("2147483647", "2147483648.0"),
+                    _ => ("4294967295u", "4294967296.0"),
+                };
+                let whole = format!("select({ty}({result}), {ty}({most}), {result} >= {}({past}))", printer.ty());
+                format!("select({whole}, {ty}(0), k_nan({result}))")
             }
             _ => format!("{ty}({result})"),
         }

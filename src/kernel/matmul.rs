@@ -401,21 +401,34 @@ fn direct_tile(m: usize, n: usize) -> Tile {
     Tile { m: tm, n: 8 * tn, k: 0, tm, tn }
 }
 
-/// Tiles with the share of the FMA rate that each reaches once the device is full.
+/// Tiles with the share of the best tile's rate that each reaches where enough of them are there, as measured on an H200.
 const TILES: [(usize, usize, usize, usize, f64); 6] = [
     (128, 128, 8, 8, 1.0),
     (128, 96, 8, 8, 0.95),
-    (128, 64, 8, 4, 0.85),
-    (64, 64, 4, 4, 0.7),
-    (32, 32, 4, 4, 0.35),
+    (128, 64, 8, 4, 0.9),
+    (64, 64, 4, 4, 0.6),
+    (32, 32, 4, 4, 0.62),
     (16, 64, 4, 4, 0.3),
 ];
 
 /// For limits that no other tile fits.
 const SMALLEST: Tile = Tile { m: 16, n: 16, k: 8, tm: 4, tn: 4 };
 
-/// Workgroups that keep a large device busy.
-const BUSY: usize = 128;
+/// Cores of the device that the choice is made for: the adapter does not say how many it has, and a large one loses most
+/// by a wrong choice.
+const CORES: usize = 132;
+
+/// Invocations on a core that hide each other's waits for memory.
+const HIDING: usize = 512;
+
+/// How long a core takes for its tiles, in units of one tile at the full rate: as many at once as hide each other's
+/// waits, then the rest, which hide less.
+fn rounds(tiles: usize, threads: usize) -> f64 {
+    let at_once = (HIDING / threads).max(1);
+    let rest = tiles % at_once;
+    let hidden = ((rest * threads) as f64 / HIDING as f64).sqrt();
+    (tiles - rest) as f64 + if rest > 0 { rest as f64 / hidden } else { 0.0 }
+}
 
 /// Bytes of a stage of both operands, one vec4 of padding a row each.
 fn stage_bytes(m: usize, n: usize, k: usize) -> usize {
@@ -433,8 +446,8 @@ fn tile(m: usize, n: usize, k: usize, batch: usize, caps: &DeviceCaps) -> Tile {
     let candidates = TILES.iter().filter_map(|&(bm, bn, tm, tn, share)| {
         let threads = bm / tm * (bn / tn);
         let k = depths(bm, bn).iter().copied().find(|d| fits(bm, bn, *d) && *d <= k.next_multiple_of(8))?;
-        let rounds = (m.div_ceil(bm) * n.div_ceil(bn) * batch).div_ceil(BUSY);
-        let cost = (rounds * bm * bn) as f64 / share;
+        let tiles = (m.div_ceil(bm) * n.div_ceil(bn) * batch).div_ceil(CORES);
+        let cost = rounds(tiles, threads) * (bm * bn) as f64 / share;
         (threads <= caps.max_invocations as usize).then_some((cost, Tile { m: bm, n: bn, k, tm, tn }))
     });
     candidates.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(SMALLEST, |c| c.1)

@@ -85,6 +85,9 @@ pub struct Recording {
     pub weights: Vec<(BufferId, u64)>,
 }
 
+/// Every storage binding covers at least this many bytes, a vec4 of the widest element; buffers are multiples of it.
+pub const LEAST_BINDING: u64 = 16;
+
 /// Small weights share buffers of about this size: fewer buffers for wgpu to track, which it does for each dispatch
 /// anew. A larger weight has one of its own.
 const SHARED_WEIGHTS: u64 = 64 << 20;
@@ -158,7 +161,12 @@ pub fn lower(selected: &Selected, plan: &MemoryPlan, caps: &DeviceCaps) -> Recor
         let bindings = launch.operands.iter().zip(launch.key.bindings()).map(|(o, access)| {
             let (buffer, base) = place[&o.tensor];
             let left = recording.buffers[buffer.0].bytes - base - o.offset;
-            Binding { buffer, offset: base + o.offset, bytes: o.bytes.next_multiple_of(4).min(left), access }
+            Binding {
+                buffer,
+                offset: base + o.offset,
+                bytes: o.bytes.next_multiple_of(LEAST_BINDING).min(left),
+                access,
+            }
         });
         let bindings = bindings.collect();
         let offset = recording.params.len() as u64 * 4;

@@ -516,6 +516,10 @@ impl<'a> Selector<'a> {
         let mut pending = Vec::new();
         // before any state is written: a value may be read from a state
         for (state, value) in self.graph.updates() {
+            if *value == ValueId::from(*state) {
+                // it keeps its value
+                continue;
+            }
             let node = self.graph.producer(*value);
             let to = self.at[&ValueId::from(*state)].clone();
             let mut from = self.dense(value.node, *value).map_err(|e| self.name_tensor(node, e))?;

@@ -72,7 +72,10 @@ impl Trace {
     }
 }
 
-/// The total, then per kernel its calls and time.
+/// Dispatches that a trace's text names.
+const SLOWEST: usize = 12;
+
+/// The total, then per kernel its calls and time, then the slowest dispatches.
 impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let us = |ns: Option<u64>| ns.map_or("unavailable".into(), |ns| format!("{:.1} µs", ns as f64 / 1e3));
@@ -110,6 +113,13 @@ impl fmt::Display for Trace {
             let rate =
                 ns.filter(|ns| *ns > 0).map_or(String::new(), |ns| format!(", {:.1} GFLOP/s", flops / ns as f64));
             writeln!(f, "  {name}: {calls} calls, {}{rate}", us(ns))?;
+        }
+        let mut slowest: Vec<(u64, &Span)> =
+            self.spans.iter().filter_map(|s| s.time.map(|(begin, end)| (end - begin, s))).collect();
+        slowest.sort_by_key(|(ns, _)| std::cmp::Reverse(*ns));
+        for (ns, span) in slowest.into_iter().take(SLOWEST) {
+            let rate = span.flops / ns.max(1) as f64;
+            writeln!(f, "  {:>9.1} µs {rate:>9.1} GFLOP/s  {} ({})", ns as f64 / 1e3, span.name, span.kernel)?;
         }
         Ok(())
     }

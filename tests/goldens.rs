@@ -1,0 +1,192 @@
+//! PyTorch's reference data on the adapter: every model fused and as written, under forced small limits, and a look
+//! that the comparison itself fails where it should.
+
+#[path = "../examples/reference/check.rs"]
+mod check;
+mod device;
+
+use check::{Row, Selection, Verdict, check as compare, find};
+use device::session;
+use kiln::Error;
+use kiln::caps::DeviceCaps;
+use kiln::session::{CompileOptions, Mode, Session};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const MODES: [Mode; 3] = [Mode::Eager, Mode::Recorded, Mode::Fused];
+
+fn goldens() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/goldens")
+}
+
+fn char_model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data/gptlite_char.json")
+}
+
+fn run(session: &Session, config: &Path, what: &Selection) -> Vec<Row> {
+    let rows = compare(session, config, what).unwrap_or_else(|e| panic!("{}: {e}", config.display()));
+    assert!(rows.iter().all(|r| Some(r.name.as_ref()) == config.file_stem()), "{rows:?}");
+    rows
+}
+
+#[test]
+fn every_golden_is_reproduced_fused_and_as_written() {
+    let Some(session) = session() else { return };
+    let configs = find(&goldens()).unwrap();
+    let names: Vec<_> = configs.iter().map(|c| c.file_stem().unwrap().to_str().unwrap()).collect();
+    assert_eq!(names, ["dnn_deep_small", "dnn_he", "dnn_wide_small", "gptlite_odd", "gptlite_tiny"]);
+    for config in &configs {
+        let rows = run(session, config, &Selection::default());
+        let outputs: Vec<&Row> = rows.iter().filter(|r| r.quantity == "output").collect();
+        assert_eq!(outputs.iter().map(|r| r.mode).collect::<Vec<_>>(), [Mode::Recorded, Mode::Fused]);
+        assert!(outputs.iter().all(|r| r.verdict.passes() && r.cost.0 == 1), "{outputs:?}");
+        assert!(outputs[1].cost.1 < outputs[0].cost.1, "fused takes fewer dispatches: {outputs:?}");
+        let skipped = |r: &&Row| r.quantity == "gradients" && matches!(r.verdict, Verdict::Skipped(_));
+        assert_eq!(rows.iter().filter(skipped).count(), 2);
+    }
+}
+
+#[test]
+fn gptlite_char_continues_a_prompt_to_the_character() {
+    let Some(session) = session() else { return };
+    let what = Selection { modes: vec![Mode::Fused], prompts: 1, ..Selection::default() };
+    let rows = run(session, &char_model(), &what);
+    assert_eq!(rows.len(), 1);
+    assert_eq!((rows[0].cost.0, &rows[0].verdict), (1, &Verdict::Text(None)));
+}
+
+/// A copy of a model in a folder of its own.
+fn copy(config: &Path) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    for extension in ["json", "weights.safetensors", "expected.safetensors"] {
+        let from = config.with_extension(extension);
+        if from.exists() {
+            fs::copy(&from, dir.path().join(from.file_name().unwrap())).unwrap();
+        }
+    }
+    let config = dir.path().join(config.file_name().unwrap());
+    (dir, config)
+}
+
+/// Adds to one f32 of a tensor in a safetensors file.
+fn perturb(file: &Path, tensor: &str, by: f32) {
+    let mut bytes = fs::read(file).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let json: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header]).unwrap();
+    let at = 8 + header + json[tensor]["data_offsets"][0].as_u64().unwrap() as usize;
+    let value = f32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    bytes[at..at + 4].copy_from_slice(&(value + by).to_le_bytes());
+    fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn one_wrong_weight_is_seen() {
+    let Some(session) = session() else { return };
+    for (model, tensor) in [("dnn_he", "layers.46.bias"), ("gptlite_tiny", "blocks.0.ffwd.net.2.weight")] {
+        let (_dir, config) = copy(&goldens().join(model).with_extension("json"));
+        assert!(run(session, &config, &Selection::default()).iter().all(|r| r.verdict.passes()));
+        perturb(&config.with_extension("weights.safetensors"), tensor, 0.05);
+        let rows = run(session, &config, &Selection::default());
+        assert!(rows.iter().filter(|r| r.quantity == "output").all(|r| !r.verdict.passes()), "{rows:?}");
+    }
+}
+
+#[test]
+fn one_wrong_expected_value_is_seen() {
+    let Some(session) = session() else { return };
+    for model in ["dnn_he", "gptlite_tiny"] {
+        for by in [0.1, f32::NAN] {
+            let (_dir, config) = copy(&goldens().join(model).with_extension("json"));
+            perturb(&config.with_extension("expected.safetensors"), "output", by);
+            let rows = run(session, &config, &Selection { modes: vec![Mode::Fused], ..Selection::default() });
+            assert!(rows.iter().any(|r| !r.verdict.passes()), "{rows:?}");
+        }
+    }
+}
+
+#[test]
+fn one_wrong_character_is_seen() {
+    let Some(session) = session() else { return };
+    let what = Selection { modes: vec![Mode::Fused], ..Selection::default() };
+    let (_dir, config) = copy(&char_model());
+    let mut json: serde_json::Value = serde_json::from_str(&fs::read_to_string(&config).unwrap()).unwrap();
+    let (prompt, greedy) = json["greedy"].as_object().unwrap().iter().next().unwrap();
+    let (prompt, text) = (prompt.clone(), greedy["text"].as_str().unwrap().to_owned());
+    let first = prompt.chars().count();
+    // the prompt and three characters, as they are and with the second of them changed
+    let right: Vec<char> = text.chars().take(first + 3).collect();
+    let mut wrong = right.clone();
+    wrong[first + 1] = if right[first + 1] == 'e' { 'a' } else { 'e' };
+    for (text, verdict) in [(right, Verdict::Text(None)), (wrong, Verdict::Text(Some(first + 1)))] {
+        let text: String = text.into_iter().collect();
+        json["greedy"] = serde_json::json!({ prompt.clone(): { "text": text, "min_top2_gap": 0.0 } });
+        fs::write(&config, json.to_string()).unwrap();
+        let rows = run(session, &config, &what);
+        assert_eq!(rows.iter().map(|r| &r.verdict).collect::<Vec<_>>(), [&verdict]);
+    }
+}
+
+#[test]
+fn a_folder_without_models_holds_none() {
+    let dir = tempfile::tempdir().unwrap();
+    assert!(find(dir.path()).unwrap().is_empty());
+    fs::copy(goldens().join("dnn_he.json"), dir.path().join("dnn_he.json")).unwrap();
+    assert!(find(dir.path()).unwrap().is_empty(), "a config alone is no model");
+    assert!(find(&dir.path().join("nowhere")).is_err());
+}
+
+/// Limits that are smaller than any device's, each tight in its own way, and whether the models run under them.
+fn small_limits() -> Vec<(&'static str, DeviceCaps)> {
+    let gpu = DeviceCaps { cpu: false, ..DeviceCaps::PORTABLE };
+    vec![
+        ("portable", gpu.clone()),
+        ("cpu", DeviceCaps { cpu: true, ..gpu.clone() }),
+        ("64 KiB a binding", DeviceCaps { max_binding_bytes: 64 << 10, ..gpu.clone() }),
+        ("64 KiB a binding, cpu", DeviceCaps { max_binding_bytes: 64 << 10, cpu: true, ..gpu.clone() }),
+        ("16 KiB a binding", DeviceCaps { max_binding_bytes: 16 << 10, ..gpu.clone() }),
+        ("7 groups", DeviceCaps { max_groups: 7, ..gpu.clone() }),
+        ("4 buffers", DeviceCaps { max_storage_buffers: 4, ..gpu.clone() }),
+        ("4 KiB of workgroup memory", DeviceCaps { workgroup_bytes: 4 << 10, ..gpu.clone() }),
+        ("64 invocations", DeviceCaps { max_invocations: 64, ..gpu.clone() }),
+        (
+            "all at once",
+            DeviceCaps {
+                max_binding_bytes: 64 << 10,
+                max_storage_buffers: 4,
+                max_groups: 20,
+                workgroup_bytes: 4 << 10,
+                max_invocations: 64,
+                ..gpu
+            },
+        ),
+    ]
+}
+
+#[test]
+fn under_small_limits_the_numbers_are_right_or_the_error_names_the_limit() {
+    let Some(session) = session() else { return };
+    let mut refused = Vec::new();
+    for model in ["gptlite_tiny", "dnn_wide_small"] {
+        let config = goldens().join(model).with_extension("json");
+        for (name, limits) in small_limits() {
+            for mode in MODES {
+                let options =
+                    CompileOptions { limits: Some(limits.clone()), poison: true, ..CompileOptions::default() };
+                let what = Selection { modes: vec![mode], prompts: 0, options };
+                match compare(session, &config, &what) {
+                    Ok(rows) => assert!(rows.iter().all(|r| r.verdict.passes()), "{name}, {mode}: {rows:?}"),
+                    Err(error) => {
+                        let Some(Error::Select(error)) = error.downcast_ref() else {
+                            panic!("{name}, {mode}: {error}")
+                        };
+                        let words = error.to_string();
+                        assert!(words.contains("limit is ") || words.contains("this device"), "{words}");
+                        println!("{model}, {name}, {mode}: {words}");
+                        refused.push(name);
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(refused, ["16 KiB a binding"], "a packed projection is wider than that");
+}
