@@ -334,12 +334,12 @@ fn head_sizes_from_3_to_128_even_and_odd() {
 }
 
 #[test]
-fn f16_in_all_head_sizes() {
+fn f16_with_masks_lengths_and_causality() {
     let Some(session) = session() else { return };
     if !has_f16(session) {
         return;
     }
-    let cases = [5, 12, 64].map(|d| {
+    let cases = [5, 12].map(|d| {
         let case = Case::noise(2, 2, [19, 21], d).mask(&[2, 1, 21], |i| noise(5, i)).lengths(&[21, 8]).causal();
         case.cast(DType::F16).poison_padding()
     });

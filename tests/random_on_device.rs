@@ -15,7 +15,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Graphs that are run.
-const GRAPHS: usize = 16;
+const GRAPHS: usize = 12;
 
 /// Rounding as a device does it, as a share of each number: f32 with room for exp and its kin, f16 to its last digit.
 fn rounding(dtype: DType) -> f64 {
