@@ -526,8 +526,8 @@ fn p10_what_is_not_in_a_kernel_is_shown_as_gaps() {
     assert_eq!(
         trace.to_string(),
         "fused on card (vulkan): 1 submits, 2 dispatches\nGPU 4.5 µs, kernels 3.0 µs, gaps 1.5 µs, encode 1.0 µs, wall \
-         10.0 µs\n  matmul: 2 calls, 3.0 µs, 666.7 GFLOP/s\n        2.0 µs     500.0 GFLOP/s  a (matmul)\n        1.0 µs    1000.0 \
-         GFLOP/s  b (matmul)\n"
+         10.0 µs\n  matmul: 2 calls, 3.0 µs, 666.7 GFLOP/s\n        2.0 µs     500.0 GFLOP/s  a (matmul)\n        1.0 µs    \
+         1000.0 GFLOP/s  b (matmul)\n"
     );
     let untimed = Trace { spans: vec![span("a", None), span("b", Some((0, 5)))], ..trace };
     assert!(untimed.to_string().contains("matmul: 2 calls, unavailable\n"));
