@@ -1,8 +1,8 @@
 //! In: a model's calls, one an op; out: a [`Graph`]. Every call infers its result's type and names what does not fit.
 
 use super::{
-    AttentionAttrs, Binary, DType, Disposition, Extreme, Graph, GraphError, Op, Reduction, Scalar, Shape, TensorType,
-    Unary, ValueId,
+    AttentionAttrs, Binary, Comparison, CrossEntropyAttrs, DType, Disposition, DropoutAttrs, Extreme, Graph,
+    GraphError, Op, Reduction, Scalar, Shape, TensorType, Unary, ValueId,
 };
 
 type Value = Result<ValueId, GraphError>;
@@ -180,6 +180,11 @@ impl Builder {
         self.push(Op::Where, &[cond, a, b])
     }
 
+    /// Whether a comparison holds, element by element.
+    pub fn compare(&mut self, comparison: Comparison, a: ValueId, b: ValueId) -> Value {
+        self.push(Op::Compare(comparison), &[a, b])
+    }
+
     /// `value` where the mask holds, else x.
     pub fn masked_fill(&mut self, x: ValueId, mask: ValueId, value: f32) -> Value {
         self.push(Op::MaskedFill(value.into()), &[x, mask])
@@ -289,11 +294,23 @@ impl Builder {
             causal,
             mask: mask.is_some(),
             lengths: lengths.is_some(),
+            dropout: None,
         };
         let mut inputs = vec![q, k, v];
         inputs.extend(mask);
         inputs.extend(lengths);
         self.push(Op::Attention(attrs), &inputs)
+    }
+
+    /// Drops each element with probability p; `counter` is U32 (3), the seed's low and high word and the step. Each
+    /// dropout of a graph has a site of its own.
+    pub fn dropout(&mut self, x: ValueId, p: f32, site: u32, counter: ValueId) -> Value {
+        self.push(Op::Dropout(DropoutAttrs { p: p.into(), site }), &[x, counter])
+    }
+
+    /// The cross entropy of each row of logits with its target class, not reduced; see [`CrossEntropyAttrs`].
+    pub fn cross_entropy_rows(&mut self, logits: ValueId, targets: ValueId, attrs: CrossEntropyAttrs) -> Value {
+        self.push(Op::CrossEntropy(attrs), &[logits, targets])
     }
 
     /// Row `position[b]` of each x (B, S, …).

@@ -52,8 +52,8 @@ pub struct Output {
 
 /// Nodes in an order in which they can run; edges point backwards only.
 ///
-/// State: an input listed in [`Graph::updates`] stays on the device between runs. It is read as of the start of a
-/// run; its new value takes effect at the end.
+/// State: an input or parameter listed in [`Graph::updates`] stays on the device between runs. It is read as of the
+/// start of a run; its new value takes effect at the end.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Graph {
     nodes: Vec<Node>,
@@ -173,12 +173,12 @@ impl Graph {
         Ok(())
     }
 
-    /// Makes an input state: at the end of a run it takes this value.
+    /// Makes an input or a parameter state: at the end of a run it takes this value.
     pub fn push_update(&mut self, state: NodeId, value: ValueId) -> Result<(), GraphError> {
         let node = self.node(state);
         let fail = |what: String| GraphError::Invalid { op: node.op.name(), node: node.name.clone(), what };
-        if node.op != Op::Input {
-            return Err(fail("only an input can be updated".into()));
+        if !node.op.is_source() {
+            return Err(fail("only an input or a parameter can be updated".into()));
         }
         if node.outputs[0] != *self.ty(value) {
             return Err(fail(format!("state is {}, its update {}", node.outputs[0], self.ty(value))));

@@ -6,6 +6,7 @@
 //! one; [`Rewriter`] is how every pass turns one graph into the next. [`Chain`] is a fused element-wise
 //! expression: made by `fuse`, evaluated by `reference`, printed as WGSL by `kernel`.
 
+mod attrs;
 mod builder;
 mod chain;
 mod core;
@@ -13,6 +14,7 @@ mod dce;
 mod error;
 mod fill;
 mod infer;
+mod infer_training;
 mod layout;
 mod op;
 mod report;
@@ -20,13 +22,14 @@ mod rewrite;
 mod types;
 
 pub use self::core::{Disposition, Graph, Node, NodeId, Output, ValueId};
+pub use attrs::{AdamAttrs, AttentionAttrs, CrossEntropyAttrs, DropoutAttrs};
 pub use builder::Builder;
 pub use chain::{Chain, Ref, Step};
 pub use dce::dead_code;
 pub use error::GraphError;
 pub use infer::{MatmulDims, infer, matmul_dims};
 pub use layout::{ParamLayout, Part, Storage, StorageId};
-pub use op::{AttentionAttrs, Binary, Extreme, Op, Reduction, Scalar, Unary};
+pub use op::{Binary, Comparison, Extreme, Op, Reduction, Scalar, Unary};
 pub use report::{Finding, Report};
 pub use rewrite::Rewriter;
 pub use types::{DType, Shape, TensorType};

@@ -130,7 +130,14 @@ pub(super) fn attention(graph: &Graph, report: &mut Report) -> Result<Graph, Gra
             });
         }
         let Head { scale, causal, .. } = heads[0];
-        let attrs = AttentionAttrs { heads: heads.len(), scale: scale.into(), causal, mask: false, lengths: false };
+        let attrs = AttentionAttrs {
+            heads: heads.len(),
+            scale: scale.into(),
+            causal,
+            mask: false,
+            lengths: false,
+            dropout: None,
+        };
         let new = r.new.push(Op::Attention(attrs), inputs, name.clone())?;
         r.set(id.into(), new.into());
         let (count, causal) = (heads.len(), if causal { "causal " } else { "" });

@@ -317,6 +317,17 @@ impl<'a> Selector<'a> {
                 self.reduce(id, kind, axes)
             }
             Op::Arg(Extreme::Max, axis) => self.reduce(id, ReduceKind::ArgMax, &[*axis]),
+            Op::Compare(_) => Err(self.no_kernel(node)),
+            Op::Dropout(_) => Err(self.no_kernel(node)),
+            Op::CrossEntropy(_) => Err(self.no_kernel(node)),
+            Op::CrossEntropyGrad(_) => Err(self.no_kernel(node)),
+            Op::SoftmaxGrad(_) | Op::LogSoftmaxGrad(_) => Err(self.no_kernel(node)),
+            Op::LayerNormGrad | Op::RmsNormGrad => Err(self.no_kernel(node)),
+            Op::LayerNormParamGrad | Op::RmsNormParamGrad => Err(self.no_kernel(node)),
+            Op::EmbeddingGrad(_) => Err(self.no_kernel(node)),
+            Op::LinearGrad { .. } => Err(self.no_kernel(node)),
+            Op::AttentionGrad(_) => Err(self.no_kernel(node)),
+            Op::Adam(_) => Err(self.no_kernel(node)),
             Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) => self.view(id, node),
             Op::Concat(axis) => self.concat(id, *axis),
             Op::Attention(attrs) => {
@@ -368,6 +379,10 @@ impl<'a> Selector<'a> {
                 self.emit(id, "", launches, &tensors, None)
             }
         }
+    }
+
+    fn no_kernel(&self, node: &Node) -> Fault {
+        SelectError::NoKernel { op: node.op.name(), node: node.name.clone() }.into()
     }
 
     /// A node without inputs.
