@@ -5,6 +5,7 @@ use crate::graph::{GraphError, TensorType};
 use crate::model::{CheckpointError, ConfigError, ModelError, VocabularyError};
 use crate::plan::PlanError;
 use crate::select::SelectError;
+use crate::train::TrainError;
 use thiserror::Error;
 
 /// What a call of the library can fail with.
@@ -26,6 +27,22 @@ pub enum Error {
     /// A text holds what the vocabulary lacks.
     #[error(transparent)]
     Vocabulary(#[from] VocabularyError),
+    /// A graph cannot be trained as asked.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    /// A loss is NaN or infinite.
+    #[error(
+        "step {step}: the loss is {loss} at learning rate {learning_rate:e}; lower the rate, clip gradients with \
+         clip_norm, or leave such steps out with skip_non_finite"
+    )]
+    Loss {
+        /// The step's number, from 0.
+        step: u64,
+        /// Its loss.
+        loss: f32,
+        /// The rate it learned at.
+        learning_rate: f64,
+    },
     /// A node cannot run on this device.
     #[error(transparent)]
     Select(#[from] SelectError),

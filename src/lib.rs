@@ -65,6 +65,7 @@ pub mod caps;
 pub mod debug;
 mod error;
 pub mod fuse;
+pub mod grad;
 pub mod gpu;
 pub mod graph;
 pub mod kernel;
@@ -78,6 +79,8 @@ pub mod select;
 pub mod session;
 pub mod tensor;
 pub mod trace;
+pub mod train;
+pub mod trainer;
 
 pub use error::Error;
 pub use gpu::AdapterChoice;
@@ -85,6 +88,8 @@ pub use graph::{Builder, DType, Graph, Shape, TensorType};
 pub use session::{CompileOptions, Mode, Program, Run, Session};
 pub use tensor::Tensor;
 pub use trace::Trace;
+pub use train::TrainOptions;
+pub use trainer::Trainer;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
