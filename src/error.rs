@@ -1,6 +1,7 @@
 //! In: each stage's own error; out: [`Error`], the one that the public API returns.
 
 use crate::gpu::GpuError;
+use crate::grad::GradError;
 use crate::graph::{GraphError, TensorType};
 use crate::model::{CheckpointError, ConfigError, ModelError, VocabularyError};
 use crate::plan::PlanError;
@@ -15,6 +16,9 @@ pub enum Error {
     /// A graph cannot be built or rewritten.
     #[error(transparent)]
     Graph(#[from] GraphError),
+    /// A gradient cannot be taken.
+    #[error(transparent)]
+    Grad(#[from] GradError),
     /// A model's sizes do not fit.
     #[error(transparent)]
     Model(#[from] ModelError),

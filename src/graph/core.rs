@@ -232,7 +232,9 @@ impl Graph {
             };
             // an index passes unchanged through ops that only move elements
             let mut source = index;
-            while let Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) = self.producer(source).op {
+            while let Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) | Op::Recompute(_) =
+                self.producer(source).op
+            {
                 source = self.producer(source).inputs[0];
             }
             if self.producer(source).op == Op::Input {

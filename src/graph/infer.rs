@@ -498,6 +498,10 @@ pub fn infer(op: &Op, node: &str, inputs: &[&TensorType], layout: &ParamLayout) 
         Op::LinearGrad { bias } => c.linear_grad(*bias),
         Op::AttentionGrad(a) => c.attention_grad(a),
         Op::Adam(a) => c.adam(a),
+        Op::Recompute(_) => {
+            c.arity(1..=1)?;
+            Ok(vec![inputs[0].clone()])
+        }
         Op::Elementwise(chain) => {
             c.arity(chain.arity..=chain.arity)?;
             c.chain(chain)?;

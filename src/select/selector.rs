@@ -328,7 +328,9 @@ impl<'a> Selector<'a> {
             Op::LinearGrad { .. } => Err(self.no_kernel(node)),
             Op::AttentionGrad(_) => Err(self.no_kernel(node)),
             Op::Adam(_) => Err(self.no_kernel(node)),
-            Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) => self.view(id, node),
+            Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) | Op::Recompute(_) => {
+                self.view(id, node)
+            }
             Op::Concat(axis) => self.concat(id, *axis),
             Op::Attention(attrs) => {
                 let operands: Vec<Located> = node.inputs.iter().map(|v| self.locate(*v)).collect();
