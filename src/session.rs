@@ -140,7 +140,10 @@ impl Session {
         tracing::debug!(mode = %options.mode, dispatches = compiled.recording.dispatches.len(), bytes = compiled.plan.total(), "compiled");
         let split = if options.mode == Mode::Eager { Some(1) } else { options.max_dispatches_per_submit };
         let program = Program { executable, compiled, mode: options.mode, split };
-        for state in &program.executable.recording().states {
+        let selected = &program.compiled.selected;
+        let filled = |state: &BufferPort| selected.weights.iter().any(|w| w.tensor == state.port.tensor);
+        // a parameter that is trained starts as it is given, any other state is zero
+        for state in program.executable.recording().states.iter().filter(|s| !filled(s)) {
             program.executable.write(state.buffer, state.offset, Tensor::zeros(state.port.ty.clone()).bytes())?;
         }
         Ok(program)
