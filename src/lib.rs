@@ -66,7 +66,6 @@ pub mod caps;
 pub mod debug;
 mod error;
 pub mod fuse;
-pub mod grad;
 pub mod gpu;
 pub mod grad;
 pub mod graph;

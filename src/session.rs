@@ -150,7 +150,10 @@ impl Session {
         let split = if options.mode == Mode::Eager { Some(1) } else { options.max_dispatches_per_submit };
         let program = Program { executable, compiled, mode: options.mode, split };
         program.write_parameters(params)?;
-        for state in &program.executable.recording().states {
+        let selected = &program.compiled.selected;
+        let filled = |state: &BufferPort| selected.weights.iter().any(|w| w.tensor == state.port.tensor);
+        // a parameter that is trained starts as it is given, any other state is zero
+        for state in program.executable.recording().states.iter().filter(|s| !filled(s)) {
             program.executable.write(state.buffer, state.offset, Tensor::zeros(state.port.ty.clone()).bytes())?;
         }
         Ok(program)

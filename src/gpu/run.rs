@@ -147,7 +147,9 @@ impl Executable {
         let end = runs.last().and_then(used).unwrap_or(0) as u64;
         let (target, bytes) = match runs.len() {
             0 | 1 => (inputs.clone(), end.next_multiple_of(4)),
-            count => (self.rows(count as u64 * inputs.size())?, (count as u64 - 1) * inputs.size() + end.next_multiple_of(4)),
+            count => {
+                (self.rows(count as u64 * inputs.size())?, (count as u64 - 1) * inputs.size() + end.next_multiple_of(4))
+            }
         };
         let Some(bytes) = wgpu::BufferSize::new(bytes) else { return Ok(None) };
         let Some(mut view) = self.gpu.queue.write_buffer_with(&target, 0, bytes) else {

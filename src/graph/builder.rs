@@ -323,6 +323,11 @@ impl Builder {
         self.push(Op::PickRow, &[x, position])
     }
 
+    /// Any op, for those that have no call of their own; its first output, whose node has the others.
+    pub fn op(&mut self, op: Op, inputs: &[ValueId]) -> Value {
+        self.push(op, inputs)
+    }
+
     /// Declares what a run gives back.
     pub fn output(&mut self, name: &str, value: ValueId) -> Result<(), GraphError> {
         self.graph.push_output(name, value, Disposition::Read)

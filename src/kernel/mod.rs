@@ -5,6 +5,7 @@
 //! it. Sizes and strides are runtime parameters in a uniform buffer at binding 0, storage buffers follow from
 //! binding 1 in the order of [`KernelKey::bindings`]. Each kernel is one Rust file and one .wgsl of the same stem.
 
+pub mod adam;
 pub mod attention;
 mod chain_wgsl;
 pub mod elementwise;
@@ -40,6 +41,8 @@ pub struct Estimate {
 /// All that changes a kernel's text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum KernelKey {
+    /// adam.wgsl
+    Adam(adam::AdamKey),
     /// attention.wgsl or attention_direct.wgsl
     Attention(attention::AttentionKey),
     /// elementwise.wgsl
@@ -64,6 +67,7 @@ impl KernelKey {
     /// The stem of the kernel's WGSL file.
     pub fn name(&self) -> &'static str {
         match self {
+            KernelKey::Adam(_) => adam::NAME,
             KernelKey::Attention(key) => key.name(),
             KernelKey::Elementwise(_) => elementwise::NAME,
             KernelKey::Fill(_) => fill::NAME,
@@ -79,6 +83,7 @@ impl KernelKey {
     /// The kernel as WGSL.
     pub fn source(&self) -> String {
         match self {
+            KernelKey::Adam(key) => key.source(),
             KernelKey::Attention(key) => key.source(),
             KernelKey::Elementwise(key) => key.source(),
             KernelKey::Fill(key) => key.source(),
@@ -94,6 +99,7 @@ impl KernelKey {
     /// The storage bindings, from binding 1 on.
     pub fn bindings(&self) -> Vec<Access> {
         match self {
+            KernelKey::Adam(key) => key.bindings(),
             KernelKey::Attention(key) => key.bindings(),
             KernelKey::Elementwise(key) => key.bindings(),
             KernelKey::Fill(key) => key.bindings(),
@@ -110,6 +116,7 @@ impl KernelKey {
     pub fn params(&self) -> Vec<String> {
         let fixed = |names: &[&str]| names.iter().map(|n| n.to_string()).collect();
         match self {
+            KernelKey::Adam(_) => fixed(adam::PARAMS),
             KernelKey::Attention(key) => key.params(),
             KernelKey::Elementwise(key) => key.params(),
             KernelKey::Fill(_) => fixed(fill::PARAMS),
@@ -129,7 +136,8 @@ impl KernelKey {
         match self {
             KernelKey::Attention(key) => key.workgroup_bytes(),
             KernelKey::Matmul(key) => key.workgroup_bytes(),
-            KernelKey::Elementwise(_)
+            KernelKey::Adam(_)
+            | KernelKey::Elementwise(_)
             | KernelKey::Fill(_)
             | KernelKey::Gather(_)
             | KernelKey::Norm(_)
@@ -142,6 +150,7 @@ impl KernelKey {
     /// Invocations of a workgroup.
     pub fn workgroup_size(&self) -> u32 {
         match self {
+            KernelKey::Adam(key) => key.size,
             KernelKey::Attention(key) => key.workgroup_size(),
             KernelKey::Elementwise(key) => key.workgroup_size(),
             KernelKey::Fill(key) => key.size,

@@ -15,6 +15,7 @@ const TEMPLATES: &[(&str, &str)] = templates![
     "shared/chain.wgsl",
     "shared/integer.wgsl",
     "shared/product.wgsl",
+    "adam.wgsl",
     "attention.wgsl",
     "attention_direct.wgsl",
     "elementwise.wgsl",

@@ -11,6 +11,7 @@ pub(super) const FORMS: [(bool, bool, u32); 5] =
 
 fn catalogue() -> Vec<KernelKey> {
     [
+        adam::catalogue(),
         attention::catalogue(),
         elementwise::catalogue(),
         fill::catalogue(),

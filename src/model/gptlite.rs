@@ -197,13 +197,7 @@ impl Gptlite {
         Linear { inputs, outputs, bias, dtype: self.dtype }
     }
 
-    fn block(
-        &self,
-        b: &mut Builder,
-        x: ValueId,
-        mask: ValueId,
-        dropout: &mut Dropout,
-    ) -> Result<ValueId, ModelError> {
+    fn block(&self, b: &mut Builder, x: ValueId, mask: ValueId, dropout: &mut Dropout) -> Result<ValueId, ModelError> {
         let y = layernorm(b, "ln1", x, LAYERNORM_EPS)?;
         let y = b.scope("sa", |b| self.self_attention(b, y, mask, dropout))?;
         let x = b.add(x, y)?;

@@ -10,6 +10,8 @@ mod error;
 mod movement;
 mod products;
 mod selector;
+mod states;
+mod training;
 
 pub use error::SelectError;
 

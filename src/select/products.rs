@@ -13,11 +13,17 @@ use std::ops::Range;
 const PIECE: usize = 128;
 
 impl Selector<'_> {
-    /// A weight that only linears read, each as its right operand, is stored transposed in pieces; any other as it is.
+    /// A weight that only linears read, each as its right operand, is stored transposed in pieces; any other as it is,
+    /// and so is one that is trained, which is a state.
     pub(super) fn parameter(&mut self, id: NodeId, storage: StorageId) -> Result<(), Fault> {
         let node = self.graph.node(id);
         let ty = &node.outputs[0];
         let value = ValueId::from(id);
+        if self.graph.is_state(id) {
+            let tensor = self.state(id)?;
+            self.out.weights.push(Weight { tensor, storage, columns: None });
+            return Ok(());
+        }
         let is_weight = |op: &Op| {
             matches!(op, Op::Linear) || matches!(op, Op::FusedMatmul { transpose_a: false, transpose_b: true, .. })
         };

@@ -8,7 +8,9 @@ use thiserror::Error;
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum TrainError {
     /// The graph has no output "loss".
-    #[error("the graph has no output \"loss\" to train on; its outputs are: {found}; build it with build_training, or name the scalar so")]
+    #[error(
+        "the graph has no output \"loss\" to train on; its outputs are: {found}; build it with build_training, or name the scalar so"
+    )]
     NoLoss {
         /// The outputs there are.
         found: String,
@@ -44,7 +46,9 @@ pub enum TrainError {
         parameters: usize,
     },
     /// A trained parameter is not f32.
-    #[error("parameter \"{name}\" is {got}, expected f32: training keeps weights in f32; freeze it or build the model in f32")]
+    #[error(
+        "parameter \"{name}\" is {got}, expected f32: training keeps weights in f32; freeze it or build the model in f32"
+    )]
     ParameterType {
         /// Its storage's name.
         name: String,

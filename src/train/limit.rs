@@ -1,7 +1,9 @@
 //! In: the gradients of a step; out: nodes that tell whether all are finite, how long they are together, and that scale
 //! them down. Knows no optimisers.
 
-use crate::graph::{Binary, Comparison, DType, Graph, GraphError, Op, Reduction, Scalar, Shape, TensorType, Unary, ValueId};
+use crate::graph::{
+    Binary, Comparison, DType, Graph, GraphError, Op, Reduction, Scalar, Shape, TensorType, Unary, ValueId,
+};
 
 type Value = Result<ValueId, GraphError>;
 

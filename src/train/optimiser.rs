@@ -166,7 +166,8 @@ impl Optimiser {
                 Ok((0..3).map(|output| ValueId { node, output }).collect())
             }
             Optimiser::Sgd { momentum, nesterov, .. } => {
-                let mut push = |op: Op, inputs: &[ValueId]| g.push(op, inputs.to_vec(), name.as_str()).map(ValueId::from);
+                let mut push =
+                    |op: Op, inputs: &[ValueId]| g.push(op, inputs.to_vec(), name.as_str()).map(ValueId::from);
                 let scale = |c: f32| Op::Unary(Unary::Scale(c.into()));
                 let (add, mul, sub) = (Op::Binary(Binary::Add), Op::Binary(Binary::Mul), Op::Binary(Binary::Sub));
                 let mut direction = gradient;

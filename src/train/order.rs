@@ -37,7 +37,8 @@ pub(super) fn early(graph: &Graph, moved: &BTreeMap<NodeId, Option<NodeId>>) -> 
 pub(super) fn last_readers(graph: &Graph) -> Vec<NodeId> {
     let mut last: Vec<NodeId> = graph.nodes().map(|(id, _)| id).collect();
     for (id, node) in graph.nodes().rev() {
-        let looks = matches!(node.op, Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_));
+        let looks =
+            matches!(node.op, Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) | Op::Recompute(_));
         let reader = if looks { last[id.0] } else { id };
         for v in &node.inputs {
             last[v.node.0] = last[v.node.0].max(reader);

@@ -3,11 +3,11 @@
 
 use super::inline::Sources;
 use super::limit::{Limit, count_skipped, keep_unless};
-use super::optimiser::{Piece, SCALARS, scaled, scalars_type};
+use super::optimiser::{Piece, SCALARS, scalars_type, scaled};
 use super::order::{early, last_readers};
 use super::trained::Trained;
 use super::{TrainError, TrainOptions};
-use crate::grad::gradients;
+use crate::grad::gradients_checkpointed;
 use crate::graph::{
     Binary, DType, Disposition, Graph, NodeId, Op, Scalar, Shape, TensorType, Unary, ValueId, dead_code,
 };
@@ -42,7 +42,7 @@ pub fn training_step(forward: &Graph, options: &TrainOptions) -> Result<Graph, T
         let loss = step.mean_share(values[loss_at], options.micro_batches)?;
         values[loss_at] = loss;
         outputs.push(values);
-        let gradients = gradients(&mut step.graph, loss, &wrt)?;
+        let gradients = gradients_checkpointed(&mut step.graph, loss, &wrt, options.checkpoint)?;
         sums = Some(match sums {
             None => gradients,
             Some(sums) => step.movable(None, |g| add_all(g, &sums, &gradients))?,
@@ -116,12 +116,7 @@ impl Step {
     }
 
     /// The forward graph's outputs over all micro-batches: the sum of the shares of the loss, all others stacked.
-    fn outputs(
-        &mut self,
-        forward: &Graph,
-        loss_at: usize,
-        micro: &[Vec<ValueId>],
-    ) -> Result<Vec<ValueId>, TrainError> {
+    fn outputs(&mut self, forward: &Graph, loss_at: usize, micro: &[Vec<ValueId>]) -> Result<Vec<ValueId>, TrainError> {
         if let [one] = micro {
             return Ok(one.clone());
         }
@@ -245,8 +240,7 @@ fn update(
             gradient = g.push(Op::Binary(Binary::Mul), vec![gradient, factor], "grad.clip")?.into();
         }
         let scalars = scaled(g, scalars, setting.rate_scale)?;
-        let piece =
-            Piece { name: &name, weight: old[0], moments: &old[1..], gradient, setting: *setting, scalars };
+        let piece = Piece { name: &name, weight: old[0], moments: &old[1..], gradient, setting: *setting, scalars };
         let mut new = options.optimiser.step(g, &piece)?;
         if let Some(finite) = limits.finite {
             for (new, old) in new.iter_mut().zip(&old) {

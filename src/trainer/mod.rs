@@ -203,7 +203,8 @@ impl Trainer {
     fn counters(&self, step: u64, shape: &Shape) -> Tensor {
         let micro_batches = (shape.elements() / 3) as u64;
         let (low, high) = (self.options.seed as u32, (self.options.seed >> 32) as u32);
-        let words = (0..micro_batches).flat_map(|i| [low, high, step.wrapping_mul(micro_batches).wrapping_add(i) as u32]);
+        let words =
+            (0..micro_batches).flat_map(|i| [low, high, step.wrapping_mul(micro_batches).wrapping_add(i) as u32]);
         let bytes = words.flat_map(u32::to_le_bytes).collect();
         Tensor::from_bytes(TensorType::new(DType::U32, shape.clone()), bytes)
     }
@@ -248,7 +249,10 @@ fn split(storage: &Storage, prefix: &str, whole: &Tensor) -> Vec<(String, Tensor
     let size = storage.dtype.size();
     let part = |part: &crate::graph::Part| {
         let bytes = whole.bytes()[part.offset * size..][..part.shape.elements() * size].to_vec();
-        (format!("{prefix}{}", part.name), Tensor::from_bytes(TensorType::new(storage.dtype, part.shape.clone()), bytes))
+        (
+            format!("{prefix}{}", part.name),
+            Tensor::from_bytes(TensorType::new(storage.dtype, part.shape.clone()), bytes),
+        )
     };
     storage.parts.iter().map(part).collect()
 }
