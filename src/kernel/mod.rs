@@ -3,7 +3,7 @@
 //!
 //! [`KernelKey`] holds all that changes a kernel's text and nothing else; [`KernelKey::source`] is a pure function of
 //! it. Sizes and strides are runtime parameters in a uniform buffer at binding 0, storage buffers follow from
-//! binding 1 in the order of [`KernelKey::bindings`]. Each kernel is one Rust file and one .wgsl of the same stem.
+//! binding 1 in the order of [`KernelKey::bindings`]. Each kernel is one Rust module and one .wgsl of the same stem.
 
 pub mod attention;
 mod chain_wgsl;
@@ -17,6 +17,7 @@ pub mod probe;
 pub mod reduce;
 pub mod softmax;
 mod split;
+pub mod sum_parts;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -58,6 +59,8 @@ pub enum KernelKey {
     Reduce(reduce::ReduceKey),
     /// softmax.wgsl
     Softmax(softmax::SoftmaxKey),
+    /// sum_parts.wgsl
+    SumParts(sum_parts::SumPartsKey),
 }
 
 impl KernelKey {
@@ -73,6 +76,7 @@ impl KernelKey {
             KernelKey::Probe(_) => probe::NAME,
             KernelKey::Reduce(_) => reduce::NAME,
             KernelKey::Softmax(_) => softmax::NAME,
+            KernelKey::SumParts(_) => sum_parts::NAME,
         }
     }
 
@@ -88,6 +92,7 @@ impl KernelKey {
             KernelKey::Probe(key) => key.source(),
             KernelKey::Reduce(key) => key.source(),
             KernelKey::Softmax(key) => key.source(),
+            KernelKey::SumParts(key) => key.source(),
         }
     }
 
@@ -103,6 +108,7 @@ impl KernelKey {
             KernelKey::Probe(key) => key.bindings(),
             KernelKey::Reduce(key) => key.bindings(),
             KernelKey::Softmax(key) => key.bindings(),
+            KernelKey::SumParts(key) => key.bindings(),
         }
     }
 
@@ -119,6 +125,7 @@ impl KernelKey {
             KernelKey::Probe(_) => fixed(probe::PARAMS),
             KernelKey::Reduce(_) => fixed(reduce::PARAMS),
             KernelKey::Softmax(_) => fixed(softmax::PARAMS),
+            KernelKey::SumParts(key) => key.params(),
         }
     }
 
@@ -135,7 +142,8 @@ impl KernelKey {
             | KernelKey::Norm(_)
             | KernelKey::Probe(_)
             | KernelKey::Reduce(_)
-            | KernelKey::Softmax(_) => 0,
+            | KernelKey::Softmax(_)
+            | KernelKey::SumParts(_) => 0,
         }
     }
 
@@ -151,6 +159,7 @@ impl KernelKey {
             KernelKey::Probe(key) => key.size,
             KernelKey::Reduce(key) => key.size,
             KernelKey::Softmax(key) => key.size,
+            KernelKey::SumParts(key) => key.workgroup_size(),
         }
     }
 }
