@@ -1,6 +1,6 @@
 //! In: a graph; out: [`Selected`]: the walk over its nodes and the match of ops to kernels.
 
-use super::states::last_reads;
+use super::states::States;
 use super::{Located, Port, SelectError, Selected, Step, TensorId, TensorKind, TensorSpec, Weight};
 use crate::caps::DeviceCaps;
 use crate::graph::{
@@ -12,7 +12,7 @@ use crate::kernel::elementwise::Elementwise;
 use crate::kernel::norm::NormKind;
 use crate::kernel::reduce::ReduceKind;
 use crate::kernel::{KernelError, Launch, View, fill, gather, norm, reduce, softmax};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// Chooses kernels for a verified graph.
 pub fn select(graph: &Graph, caps: &DeviceCaps) -> Result<Selected, SelectError> {
@@ -24,9 +24,9 @@ pub fn select(graph: &Graph, caps: &DeviceCaps) -> Result<Selected, SelectError>
         dense: HashMap::new(),
         uses: graph.use_counts(),
         transposed: HashMap::new(),
-        last_reads: last_reads(graph),
-        placed: HashSet::new(),
+        states: States::default(),
     };
+    s.states = States::of(graph, &s.uses);
     for (id, node) in graph.nodes() {
         s.check(node)?;
         s.node(id, node).map_err(|e| s.name_tensor(node, e))?;
@@ -45,10 +45,8 @@ pub(super) struct Selector<'a> {
     pub uses: Vec<Vec<usize>>,
     /// Weights stored transposed: their tensors in order of columns.
     pub transposed: HashMap<StorageId, Vec<Weight>>,
-    /// The last node that reads each state; one past the end if it is read after all nodes.
-    pub last_reads: HashMap<NodeId, NodeId>,
-    /// States whose new value was written where they lie.
-    pub placed: HashSet<NodeId>,
+    /// Who reads states, and who makes their new values.
+    pub states: States,
 }
 
 /// What can go wrong in a node: a kernel's refusal, or an error that is complete.
@@ -335,6 +333,7 @@ impl<'a> Selector<'a> {
             Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) | Op::Recompute(_) => {
                 self.view(id, node)
             }
+            Op::Concat(_) if self.states.is_parts(self.graph, id.into()) => Ok(()),
             Op::Concat(axis) => self.concat(id, *axis),
             Op::Attention(attrs) => {
                 let operands: Vec<Located> = node.inputs.iter().map(|v| self.locate(*v)).collect();
