@@ -8,5 +8,6 @@ mod elementwise;
 mod matmul;
 mod memory;
 mod movement;
+mod optimiser;
 mod reductions;
 mod rows;
