@@ -18,15 +18,21 @@ const TEMPLATES: &[(&str, &str)] = templates![
     "adam.wgsl",
     "attention.wgsl",
     "attention_direct.wgsl",
+    "cross_entropy.wgsl",
+    "cross_entropy_grad.wgsl",
     "elementwise.wgsl",
     "fill.wgsl",
     "gather.wgsl",
     "matmul.wgsl",
     "matmul_direct.wgsl",
     "norm.wgsl",
+    "norm_grad.wgsl",
+    "norm_param_grad.wgsl",
     "probe.wgsl",
     "reduce.wgsl",
+    "scatter.wgsl",
     "softmax.wgsl",
+    "softmax_grad.wgsl",
 ];
 
 static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
