@@ -7,25 +7,41 @@ use crate::graph::{Graph, NodeId, Op, ValueId};
 use crate::kernel::{Access, View};
 use std::collections::HashMap;
 
-/// The last node that reads each state or a view of it; one past the end where an output or another state takes it.
-pub(super) fn last_reads(graph: &Graph) -> HashMap<NodeId, NodeId> {
-    let mut last = HashMap::new();
-    let mut seen: HashMap<ValueId, NodeId> = graph.updates().iter().map(|(s, _)| ((*s).into(), *s)).collect();
-    for (id, node) in graph.nodes() {
-        for state in node.inputs.iter().filter_map(|v| seen.get(v)) {
-            last.insert(*state, id);
+/// Who reads a value last, a view of it included.
+pub(super) struct Reads {
+    /// The value that a chain of views looks at.
+    root: HashMap<ValueId, ValueId>,
+    /// By root, the last node; one past the end where an output or a state takes the value.
+    last: HashMap<ValueId, NodeId>,
+}
+
+impl Reads {
+    pub fn of(graph: &Graph) -> Reads {
+        let mut reads = Reads { root: HashMap::new(), last: HashMap::new() };
+        for (id, node) in graph.nodes() {
+            for value in &node.inputs {
+                reads.last.insert(reads.root(*value), id);
+            }
+            if node.op.is_view() {
+                reads.root.insert(id.into(), reads.root(node.inputs[0]));
+            }
         }
-        if matches!(node.op, Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) | Op::Recompute(_))
-            && let Some(state) = seen.get(&node.inputs[0])
-        {
-            seen.insert(id.into(), *state);
+        let end = NodeId(graph.nodes().len());
+        for value in graph.outputs().iter().map(|o| o.value).chain(graph.updates().iter().map(|u| u.1)) {
+            reads.last.insert(reads.root(value), end);
         }
+        reads
     }
-    let ends = graph.outputs().iter().map(|o| o.value).chain(graph.updates().iter().map(|u| u.1));
-    for state in ends.filter_map(|v| seen.get(&v)) {
-        last.insert(*state, NodeId(graph.nodes().len()));
+
+    /// What a view looks at, the value itself where it is none.
+    pub fn root(&self, value: ValueId) -> ValueId {
+        self.root.get(&value).copied().unwrap_or(value)
     }
-    last
+
+    /// Whether no node after this one, no output and no state reads a value or a view of it.
+    pub fn ends_at(&self, id: NodeId, value: ValueId) -> bool {
+        self.last.get(&self.root(value)) == Some(&id)
+    }
 }
 
 impl Selector<'_> {
@@ -35,7 +51,7 @@ impl Selector<'_> {
         let ty = node.outputs[0].clone();
         let tensor = self.tensor(node, &ty, TensorKind::State)?;
         self.set(id.into(), Located { tensor, view: View::dense(&ty.shape), dtype: ty.dtype, own: false });
-        self.out.states.push(Port { name: node.name.clone(), ty, tensor, offset: 0, bound: None, keep: false });
+        self.out.states.push(Port { name: node.name.clone(), ty, tensor, offset: 0, bounds: Vec::new(), keep: false });
         Ok(tensor)
     }
 
@@ -43,13 +59,26 @@ impl Selector<'_> {
     /// the update reads the output, nothing reads the state later, and the node reads it once.
     pub(super) fn takes_state(&self, id: NodeId, output: usize, input: ValueId) -> bool {
         let value = ValueId { node: id, output };
-        let tensor = self.at[&input].tensor;
-        let reads = self.graph.node(id).inputs.iter().filter(|v| self.at[v].tensor == tensor).count();
         input == ValueId::from(input.node)
             && self.graph.updates().contains(&(input.node, value))
             && self.uses[id.0][output] == 1
-            && self.last_reads.get(&input.node) == Some(&id)
-            && reads == 1
+            && self.reads.ends_at(id, input)
+            && self.reads_once(id, self.at[&input].tensor)
+    }
+
+    /// Whether a node may overwrite this input, which lies alone in this tensor: nothing reads it later, and the node
+    /// reads it once.
+    pub(super) fn may_overwrite_last(&self, id: NodeId, input: ValueId, tensor: TensorId) -> bool {
+        let root = &self.at[&self.reads.root(input)];
+        root.own
+            && root.tensor == tensor
+            && self.out.tensors[tensor.0].kind == TensorKind::Temp
+            && self.reads.ends_at(id, input)
+            && self.reads_once(id, tensor)
+    }
+
+    fn reads_once(&self, id: NodeId, tensor: TensorId) -> bool {
+        self.graph.node(id).inputs.iter().filter(|v| self.at[v].tensor == tensor).count() == 1
     }
 
     /// Puts an output where a state lies; see [`Selector::takes_state`].
