@@ -36,14 +36,14 @@ impl States {
             let Some((state, elements, whole)) = node.inputs.first().and_then(|v| seen.get(v)).cloned() else {
                 continue;
             };
-            let view = match node.op {
+            let view = match &node.op {
                 Op::Slice { axis: 0, start, len } if whole => {
                     let row = elements.len() / graph.shape(node.inputs[0]).dims()[0].max(1);
                     let first = elements.start + start * row;
                     (state, first..first + len * row, true)
                 }
                 Op::Reshape(_) | Op::Recompute(_) => (state, elements, whole),
-                Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) => (state, elements, false),
+                op if op.is_view() => (state, elements, false),
                 _ => continue,
             };
             seen.insert(id.into(), view);
@@ -80,6 +80,43 @@ fn parts(graph: &Graph, value: ValueId) -> Option<&[ValueId]> {
     (node.op == Op::Concat(0)).then_some(&node.inputs[..])
 }
 
+/// Who reads a value last, a view of it included.
+pub(super) struct Reads {
+    /// The value that a chain of views looks at.
+    root: HashMap<ValueId, ValueId>,
+    /// By root, the last node; one past the end where an output or a state takes the value.
+    last: HashMap<ValueId, NodeId>,
+}
+
+impl Reads {
+    pub fn of(graph: &Graph) -> Reads {
+        let mut reads = Reads { root: HashMap::new(), last: HashMap::new() };
+        for (id, node) in graph.nodes() {
+            for value in &node.inputs {
+                reads.last.insert(reads.root(*value), id);
+            }
+            if node.op.is_view() {
+                reads.root.insert(id.into(), reads.root(node.inputs[0]));
+            }
+        }
+        let end = NodeId(graph.nodes().len());
+        for value in graph.outputs().iter().map(|o| o.value).chain(graph.updates().iter().map(|u| u.1)) {
+            reads.last.insert(reads.root(value), end);
+        }
+        reads
+    }
+
+    /// What a view looks at, the value itself where it is none.
+    pub fn root(&self, value: ValueId) -> ValueId {
+        self.root.get(&value).copied().unwrap_or(value)
+    }
+
+    /// Whether no node after this one, no output and no state reads a value or a view of it.
+    pub fn ends_at(&self, id: NodeId, value: ValueId) -> bool {
+        self.last.get(&self.root(value)) == Some(&id)
+    }
+}
+
 impl Selector<'_> {
     /// The tensor of an input or a parameter that stays on the device.
     pub(super) fn state(&mut self, id: NodeId) -> Done<TensorId> {
@@ -87,7 +124,7 @@ impl Selector<'_> {
         let ty = node.outputs[0].clone();
         let tensor = self.tensor(node, &ty, TensorKind::State)?;
         self.set(id.into(), Located { tensor, view: View::dense(&ty.shape), dtype: ty.dtype, own: false });
-        self.out.states.push(Port { name: node.name.clone(), ty, tensor, offset: 0, bound: None, keep: false });
+        self.out.states.push(Port { name: node.name.clone(), ty, tensor, offset: 0, bounds: Vec::new(), keep: false });
         Ok(tensor)
     }
 
@@ -103,8 +140,23 @@ impl Selector<'_> {
         let free = |(reader, read): &(NodeId, Range<usize>)| {
             *reader <= id || read.end <= elements.start || elements.end <= read.start
         };
-        let once = self.graph.node(id).inputs.iter().filter(|v| self.at[v].tensor == tensor).count() == 1;
-        same && once && self.states.reads.get(state).is_none_or(|reads| reads.iter().all(free))
+        let reads = self.states.reads.get(state);
+        same && self.reads_once(id, tensor) && reads.is_none_or(|reads| reads.iter().all(free))
+    }
+
+    /// Whether a node may overwrite this input, which lies alone in this tensor: nothing reads it later, and the node
+    /// reads it once.
+    pub(super) fn may_overwrite_last(&self, id: NodeId, input: ValueId, tensor: TensorId) -> bool {
+        let root = &self.at[&self.reads.root(input)];
+        root.own
+            && root.tensor == tensor
+            && self.out.tensors[tensor.0].kind == TensorKind::Temp
+            && self.reads.ends_at(id, input)
+            && self.reads_once(id, tensor)
+    }
+
+    fn reads_once(&self, id: NodeId, tensor: TensorId) -> bool {
+        self.graph.node(id).inputs.iter().filter(|v| self.at[v].tensor == tensor).count() == 1
     }
 
     /// Puts an output where an input lies; see [`Selector::takes_state`].
