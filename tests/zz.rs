@@ -14,9 +14,11 @@ fn zz() {
         max_storage_buffers: 16,
         ..DeviceCaps::PORTABLE
     };
-    let forward = Dnn::new(DnnConfig { in_size: 256, width: 256, depth: 4, out_size: 256 })
-        .build_training(2048, Loss::Seed)
-        .unwrap();
+    let forward = Dnn::new(DnnConfig::wide()).build_training(2048, Loss::Seed).unwrap();
     let c = compile_training(&forward, &TrainOptions::default(), &caps, &CompileOptions::default()).unwrap();
-    println!("{}\n{}\n{}\n{}", c.graph, c.selected, c.plan, c.report);
+    println!("{}\n{}", c.selected, c.plan);
+    for (i, t) in c.selected.tensors.iter().enumerate() {
+        println!("t{i} {:?} {:?} {}", c.plan.slots[i], c.plan.lifetimes[i], t.name);
+    }
+    println!("{:?}", c.plan.slot_bytes);
 }
