@@ -226,7 +226,7 @@ impl Graph {
                 Op::Embedding => (node.inputs[1], self.shape(node.inputs[0]).dims()[0]),
                 Op::PickRow => (node.inputs[1], self.shape(node.inputs[0]).dims()[1]),
                 Op::Attention(a) if a.lengths => {
-                    (node.inputs[node.inputs.len() - 1], self.shape(node.inputs[1]).dims()[1] + 1)
+                    (node.inputs[3 + usize::from(a.mask)], self.shape(node.inputs[1]).dims()[1] + 1)
                 }
                 _ => continue,
             };

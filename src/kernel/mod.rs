@@ -6,13 +6,18 @@
 //! binding 1 in the order of [`KernelKey::bindings`]. Each kernel is one Rust file and one .wgsl of the same stem.
 
 pub mod attention;
+pub mod attention_grad;
+pub mod attention_stats;
 mod chain_wgsl;
+pub mod dropout;
 pub mod elementwise;
 mod error;
 pub mod fill;
 pub mod gather;
+mod heads;
 pub mod matmul;
 pub mod norm;
+mod philox;
 pub mod probe;
 pub mod reduce;
 pub mod softmax;
@@ -23,6 +28,7 @@ mod tests;
 mod view;
 
 pub use error::KernelError;
+pub use philox::Fours;
 pub use split::split_rows;
 
 use crate::graph::DType;
@@ -42,6 +48,12 @@ pub struct Estimate {
 pub enum KernelKey {
     /// attention.wgsl or attention_direct.wgsl
     Attention(attention::AttentionKey),
+    /// attention_grad.wgsl or attention_grad_direct.wgsl
+    AttentionGrad(attention_grad::AttentionGradKey),
+    /// attention_stats.wgsl
+    AttentionStats(attention_stats::AttentionStatsKey),
+    /// dropout.wgsl
+    Dropout(dropout::DropoutKey),
     /// elementwise.wgsl
     Elementwise(elementwise::ElementwiseKey),
     /// fill.wgsl
@@ -65,6 +77,9 @@ impl KernelKey {
     pub fn name(&self) -> &'static str {
         match self {
             KernelKey::Attention(key) => key.name(),
+            KernelKey::AttentionGrad(key) => key.name(),
+            KernelKey::AttentionStats(_) => attention_stats::NAME,
+            KernelKey::Dropout(_) => dropout::NAME,
             KernelKey::Elementwise(_) => elementwise::NAME,
             KernelKey::Fill(_) => fill::NAME,
             KernelKey::Gather(_) => gather::NAME,
@@ -80,6 +95,9 @@ impl KernelKey {
     pub fn source(&self) -> String {
         match self {
             KernelKey::Attention(key) => key.source(),
+            KernelKey::AttentionGrad(key) => key.source(),
+            KernelKey::AttentionStats(key) => key.source(),
+            KernelKey::Dropout(key) => key.source(),
             KernelKey::Elementwise(key) => key.source(),
             KernelKey::Fill(key) => key.source(),
             KernelKey::Gather(key) => key.source(),
@@ -95,6 +113,9 @@ impl KernelKey {
     pub fn bindings(&self) -> Vec<Access> {
         match self {
             KernelKey::Attention(key) => key.bindings(),
+            KernelKey::AttentionGrad(key) => key.bindings(),
+            KernelKey::AttentionStats(key) => key.bindings(),
+            KernelKey::Dropout(key) => key.bindings(),
             KernelKey::Elementwise(key) => key.bindings(),
             KernelKey::Fill(key) => key.bindings(),
             KernelKey::Gather(key) => key.bindings(),
@@ -111,6 +132,9 @@ impl KernelKey {
         let fixed = |names: &[&str]| names.iter().map(|n| n.to_string()).collect();
         match self {
             KernelKey::Attention(key) => key.params(),
+            KernelKey::AttentionGrad(key) => key.params(),
+            KernelKey::AttentionStats(key) => key.params(),
+            KernelKey::Dropout(key) => key.params(),
             KernelKey::Elementwise(key) => key.params(),
             KernelKey::Fill(_) => fixed(fill::PARAMS),
             KernelKey::Gather(_) => fixed(gather::PARAMS),
@@ -128,8 +152,11 @@ impl KernelKey {
     pub fn workgroup_bytes(&self) -> usize {
         match self {
             KernelKey::Attention(key) => key.workgroup_bytes(),
+            KernelKey::AttentionGrad(key) => key.workgroup_bytes(),
             KernelKey::Matmul(key) => key.workgroup_bytes(),
-            KernelKey::Elementwise(_)
+            KernelKey::AttentionStats(_)
+            | KernelKey::Dropout(_)
+            | KernelKey::Elementwise(_)
             | KernelKey::Fill(_)
             | KernelKey::Gather(_)
             | KernelKey::Norm(_)
@@ -143,6 +170,9 @@ impl KernelKey {
     pub fn workgroup_size(&self) -> u32 {
         match self {
             KernelKey::Attention(key) => key.workgroup_size(),
+            KernelKey::AttentionGrad(key) => key.workgroup_size(),
+            KernelKey::AttentionStats(key) => key.size,
+            KernelKey::Dropout(key) => key.size,
             KernelKey::Elementwise(key) => key.workgroup_size(),
             KernelKey::Fill(key) => key.size,
             KernelKey::Gather(key) => key.size,

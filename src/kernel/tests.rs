@@ -12,6 +12,9 @@ pub(super) const FORMS: [(bool, bool, u32); 5] =
 fn catalogue() -> Vec<KernelKey> {
     [
         attention::catalogue(),
+        attention_grad::catalogue(),
+        attention_stats::catalogue(),
+        dropout::catalogue(),
         elementwise::catalogue(),
         fill::catalogue(),
         gather::catalogue(),
