@@ -3,7 +3,7 @@
 //!
 //! [`KernelKey`] holds all that changes a kernel's text and nothing else; [`KernelKey::source`] is a pure function of
 //! it. Sizes and strides are runtime parameters in a uniform buffer at binding 0, storage buffers follow from
-//! binding 1 in the order of [`KernelKey::bindings`]. Each kernel is one Rust file and one .wgsl of the same stem.
+//! binding 1 in the order of [`KernelKey::bindings`]. Each kernel is one Rust module and one .wgsl of the same stem.
 
 pub mod adam;
 pub mod attention;
@@ -18,6 +18,7 @@ pub mod probe;
 pub mod reduce;
 pub mod softmax;
 mod split;
+pub mod sum_parts;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -61,6 +62,8 @@ pub enum KernelKey {
     Reduce(reduce::ReduceKey),
     /// softmax.wgsl
     Softmax(softmax::SoftmaxKey),
+    /// sum_parts.wgsl
+    SumParts(sum_parts::SumPartsKey),
 }
 
 impl KernelKey {
@@ -77,6 +80,7 @@ impl KernelKey {
             KernelKey::Probe(_) => probe::NAME,
             KernelKey::Reduce(_) => reduce::NAME,
             KernelKey::Softmax(_) => softmax::NAME,
+            KernelKey::SumParts(_) => sum_parts::NAME,
         }
     }
 
@@ -93,6 +97,7 @@ impl KernelKey {
             KernelKey::Probe(key) => key.source(),
             KernelKey::Reduce(key) => key.source(),
             KernelKey::Softmax(key) => key.source(),
+            KernelKey::SumParts(key) => key.source(),
         }
     }
 
@@ -109,6 +114,7 @@ impl KernelKey {
             KernelKey::Probe(key) => key.bindings(),
             KernelKey::Reduce(key) => key.bindings(),
             KernelKey::Softmax(key) => key.bindings(),
+            KernelKey::SumParts(key) => key.bindings(),
         }
     }
 
@@ -126,6 +132,7 @@ impl KernelKey {
             KernelKey::Probe(_) => fixed(probe::PARAMS),
             KernelKey::Reduce(_) => fixed(reduce::PARAMS),
             KernelKey::Softmax(_) => fixed(softmax::PARAMS),
+            KernelKey::SumParts(key) => key.params(),
         }
     }
 
@@ -143,7 +150,8 @@ impl KernelKey {
             | KernelKey::Norm(_)
             | KernelKey::Probe(_)
             | KernelKey::Reduce(_)
-            | KernelKey::Softmax(_) => 0,
+            | KernelKey::Softmax(_)
+            | KernelKey::SumParts(_) => 0,
         }
     }
 
@@ -160,6 +168,7 @@ impl KernelKey {
             KernelKey::Probe(key) => key.size,
             KernelKey::Reduce(key) => key.size,
             KernelKey::Softmax(key) => key.size,
+            KernelKey::SumParts(key) => key.workgroup_size(),
         }
     }
 }

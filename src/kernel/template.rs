@@ -27,6 +27,7 @@ const TEMPLATES: &[(&str, &str)] = templates![
     "probe.wgsl",
     "reduce.wgsl",
     "softmax.wgsl",
+    "sum_parts.wgsl",
 ];
 
 static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {

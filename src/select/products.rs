@@ -54,7 +54,7 @@ impl Selector<'_> {
     }
 
     /// Columns of so many bytes, dealt to pieces that one binding covers.
-    fn pieces(&self, n: usize, column: u64) -> Vec<Range<usize>> {
+    pub(super) fn pieces(&self, n: usize, column: u64) -> Vec<Range<usize>> {
         let limit = self.caps.max_binding_bytes.min(self.caps.max_buffer_bytes);
         let most = ((limit / column.max(1)) as usize).max(1);
         let most = if n <= most { n } else { (most / PIECE * PIECE).max(most.min(PIECE)) };
@@ -140,6 +140,8 @@ impl Selector<'_> {
                     epilogue,
                     extras: &views,
                     in_place,
+                    slice: None,
+                    sums: None,
                 };
                 match matmul.launches(self.caps) {
                     Err(KernelError::Layout { operand: 0 }) => a = self.copy(id, &a)?,

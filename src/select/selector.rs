@@ -329,7 +329,7 @@ impl<'a> Selector<'a> {
             Op::LayerNormGrad | Op::RmsNormGrad => Err(self.no_kernel(node)),
             Op::LayerNormParamGrad | Op::RmsNormParamGrad => Err(self.no_kernel(node)),
             Op::EmbeddingGrad(_) => Err(self.no_kernel(node)),
-            Op::LinearGrad { .. } => Err(self.no_kernel(node)),
+            Op::LinearGrad { bias } => self.linear_grad(id, *bias),
             Op::AttentionGrad(_) => Err(self.no_kernel(node)),
             Op::Adam(attrs) => self.adam(id, attrs),
             Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) | Op::Recompute(_) => {

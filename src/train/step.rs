@@ -54,7 +54,7 @@ pub fn training_step(forward: &Graph, options: &TrainOptions) -> Result<Graph, T
 
     let last = last_readers(&step.graph);
     let waits: Vec<NodeId> = parameters.iter().map(|p| last[p.0]).collect();
-    let scalars = step.graph.push_input(scalars_type(), SCALARS).into();
+    let scalars = step.movable(None, |g| Ok(g.push_input(scalars_type(), SCALARS).into()))?;
     let limits = step.movable(None, |g| limits(g, options, &trained, &gradients, outputs[loss_at]))?;
     for (i, trained) in trained.iter().enumerate() {
         let gradient = gradients[i];

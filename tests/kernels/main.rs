@@ -5,6 +5,7 @@ mod common;
 
 mod attention;
 mod elementwise;
+mod linear_grad;
 mod matmul;
 mod memory;
 mod movement;
