@@ -6,6 +6,13 @@
 // columns, spread over the tile so that neighbours read neighbouring vec4s. Both operands lie in workgroup memory as
 // [k][outer], in vec4s along the outer dimension; an operand stored along k is transposed in registers, four by four.
 // The next tile is fetched into registers while this one is used. Sums run over k in order, in f32.
+{% if sliced %}
+// The inner dimension is cut into slices, each a batch entry with a result of its own; sum_parts.wgsl adds them up.
+{% endif %}
+{% if sums %}
+// Rows of A are summed on the way: an invocation always fetches the same four rows and adds up what it fetches. At the
+// end these sums are added in turn and stored, where the tile is of the first column.
+{% endif %}
 
 {# sa, sb: row lengths in vec4s, one more than needed so that transposed stores fall into different banks #}
 {% set sa = bm // 4 + 1 %}
@@ -32,10 +39,10 @@ var<workgroup> tile_b: array<vec4<f32>, {{ sb * bk }}>;
 {% if guarded %}
         r{{ side.name }}{{ i }}_{{ r }} = vec4<f32>(0.0);
         if o + {{ r }}u < {{ limit }} {
-            r{{ side.name }}{{ i }}_{{ r }} = read_{{ side.name }}(s.{{ side.name }} + (o + {{ r }}u) * p.{{ side.name }}_stride, k, p.k);
+            r{{ side.name }}{{ i }}_{{ r }} = read_{{ side.name }}(s.{{ side.name }} + (o + {{ r }}u) * p.{{ side.name }}_stride, k, {{ k_end }});
         }
 {% else %}
-        r{{ side.name }}{{ i }}_{{ r }} = read_{{ side.name }}(s.{{ side.name }} + (o + {{ r }}u) * p.{{ side.name }}_stride, k, p.k);
+        r{{ side.name }}{{ i }}_{{ r }} = read_{{ side.name }}(s.{{ side.name }} + (o + {{ r }}u) * p.{{ side.name }}_stride, k, {{ k_end }});
 {% endif %}
 {% endfor %}
 {% else %}
@@ -43,7 +50,7 @@ var<workgroup> tile_b: array<vec4<f32>, {{ sb * bk }}>;
         let o = {{ first }} + id % {{ outer // 4 }}u * 4u;
 {% if guarded %}
         r{{ side.name }}{{ i }}_0 = vec4<f32>(0.0);
-        if k < p.k {
+        if k < {{ k_end }} {
             r{{ side.name }}{{ i }}_0 = read_{{ side.name }}(s.{{ side.name }} + k * p.{{ side.name }}_stride, o, {{ limit }});
         }
 {% else %}
@@ -71,6 +78,9 @@ var<workgroup> tile_b: array<vec4<f32>, {{ sb * bk }}>;
 {% endfor %}
 {% else %}
             tile_{{ side.name }}[id / {{ outer // 4 }}u * {{ row }}u + id % {{ outer // 4 }}u] = {{ r }}0;
+{% if sums and side.name == "a" %}
+            row_sum += {{ r }}0;
+{% endif %}
 {% endif %}
         }
 {% endfor %}
@@ -113,15 +123,18 @@ fn main(
     var acc{{ i }}_{{ j }} = vec4<f32>(0.0);
 {% endfor %}
 {% endfor %}
+{% if sums %}
+    var row_sum = vec4<f32>(0.0);
+{% endif %}
     var k0 = 0u;
 {{ fetch(a, bm, "row0", "p.m") }}
 {{ fetch(b, bn, "col0", "p.n") }}
-    for (; k0 < p.k;) {
+    for (; k0 < {{ k_end }};) {
 {{ stage(a, bm, sa) }}
 {{ stage(b, bn, sb) }}
         workgroupBarrier();
         k0 += {{ bk }}u;
-        if k0 < p.k {
+        if k0 < {{ k_end }} {
 {{ fetch(a, bm, "row0", "p.m") }}
 {{ fetch(b, bn, "col0", "p.n") }}
         }
@@ -147,4 +160,26 @@ fn main(
     finish(s, row0 + ty * 4u + {{ (i // 4) * 4 * (bm // tm) + i % 4 }}u, col0 + tx * 4u + {{ j * 4 * (bn // tn) }}u, acc{{ i }}_{{ j }});
 {% endfor %}
 {% endfor %}
+{% if sums %}
+{% set fetched = items(a, bm)|int %}
+{% set holders = threads if threads < fetched else fetched %}
+    if col0 == 0u {
+        // nothing reads the last stage any more
+        if lane < {{ holders }}u {
+            tile_a[lane] = row_sum;
+        }
+        workgroupBarrier();
+        if lane < {{ bm // 4 }}u {
+            var all = tile_a[lane];
+{% for i in range(1, holders // (bm // 4)) %}
+            all += tile_a[lane + {{ i * (bm // 4) }}u];
+{% endfor %}
+            let row = row0 + lane * 4u;
+            finish_sum(s, row, all.x);
+            finish_sum(s, row + 1u, all.y);
+            finish_sum(s, row + 2u, all.z);
+            finish_sum(s, row + 3u, all.w);
+        }
+    }
+{% endif %}
 }

@@ -80,6 +80,8 @@ pub mod select;
 pub mod session;
 pub mod tensor;
 pub mod trace;
+pub mod train;
+pub mod trainer;
 
 pub use error::Error;
 pub use gpu::AdapterChoice;
@@ -88,6 +90,8 @@ pub use graph::{Builder, DType, Graph, Shape, TensorType};
 pub use session::{CompileOptions, Mode, Program, Run, Session};
 pub use tensor::Tensor;
 pub use trace::Trace;
+pub use train::TrainOptions;
+pub use trainer::Trainer;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -14,6 +14,7 @@ mod gptlite;
 mod header;
 mod init;
 mod layer;
+mod loss;
 mod source;
 mod vocabulary;
 
@@ -23,5 +24,6 @@ pub use dnn::{Dnn, DnnConfig};
 pub use error::{CheckpointError, HeaderFault, Misfit, ModelError};
 pub use gptlite::{Gptlite, GptliteConfig, LAYERNORM_EPS};
 pub use init::{Init, init};
+pub use loss::Loss;
 pub use source::ParamSource;
 pub use vocabulary::{Vocabulary, VocabularyError};

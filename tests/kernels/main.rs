@@ -5,8 +5,10 @@ mod common;
 
 mod attention;
 mod elementwise;
+mod linear_grad;
 mod matmul;
 mod memory;
 mod movement;
+mod optimiser;
 mod reductions;
 mod rows;

@@ -1,7 +1,7 @@
 //! Products of matrices and what follows them.
 
-use crate::common::{BOTH, Case, F16, F32, OTHERS, Result, f16, full, random};
-use kiln::graph::{DType, Unary, ValueId};
+use crate::common::{BOTH, Case, F16, F32, Named, OTHERS, Result, f16, full, random};
+use kiln::graph::{Chain, Comparison, DType, Disposition, Graph, Op, Ref, Step, Unary, ValueId};
 
 /// A product of stored operands, transposed as asked.
 fn product(c: &mut Case, dtype: DType, [m, k, n]: [usize; 3], ta: bool, tb: bool) {
@@ -53,6 +53,47 @@ fn transposed_operands() {
     product(&mut c, DType::F32, [257, 5, 1], false, true);
     product(&mut c, DType::F32, [1, 33, 31], true, false);
     c.check(F32, &BOTH);
+}
+
+/// A product of stored operands whose epilogue is relu's gradient: 0 where a further input of its shape is not positive.
+fn masked_product(graph: &mut Graph, inputs: &mut Named, dtype: DType, [m, k, n]: [usize; 3], [ta, tb]: [bool; 2]) {
+    let i = inputs.len();
+    let mut input = |dims: [usize; 2], name: &str| {
+        let (name, value) = (format!("{name}{i}"), random(dtype, &dims, (i + inputs.len()) as u64));
+        let id = graph.push_input(value.ty().clone(), &name);
+        inputs.insert(name, value);
+        ValueId::from(id)
+    };
+    let a = input(if ta { [k, m] } else { [m, k] }, "a");
+    let b = input(if tb { [n, k] } else { [k, n] }, "b");
+    let h = input([m, n], "h");
+    let zero = Step::Const(0.0.into());
+    let off = Step::Compare(Comparison::LessEqual, Ref::Input(1), Ref::Step(0));
+    let pick = Step::Select(Ref::Step(1), Ref::Step(0), Ref::Input(0));
+    let epilogue = Chain { arity: 2, steps: vec![zero, off, pick] };
+    let op = Op::FusedMatmul { transpose_a: ta, transpose_b: tb, epilogue };
+    let y = graph.push(op, vec![a, b, h], format!("product {i}")).unwrap();
+    graph.push_output(format!("({m}, {k}, {n}) {ta} {tb}"), y.into(), Disposition::Read).unwrap();
+}
+
+#[test]
+fn every_layout_at_odd_sizes_with_an_epilogue_and_without_copies() {
+    for (dtype, tolerance) in crate::common::floats() {
+        let sizes: &[[usize; 3]] = match dtype {
+            DType::F32 => &[[65, 257, 31], [1, 65, 33], [257, 1, 31], [33, 31, 1], [32, 64, 68]],
+            _ => &[[33, 65, 31], [32, 64, 68]],
+        };
+        let (mut graph, mut inputs) = (Graph::default(), Named::new());
+        for layout in [[false, false], [false, true], [true, false], [true, true]] {
+            for size in sizes {
+                masked_product(&mut graph, &mut inputs, dtype, *size, layout);
+            }
+        }
+        crate::common::check(&graph, &Named::new(), &inputs, tolerance, &BOTH);
+        crate::common::each(&graph, &Named::new(), &inputs, &BOTH, |setup, program, _| {
+            assert_eq!(program.dispatches(), 4 * sizes.len(), "{setup}");
+        });
+    }
 }
 
 #[test]

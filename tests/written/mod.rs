@@ -156,7 +156,7 @@ pub fn values(graph: &Graph, seed: u64) -> (Named, Named) {
     let params = params.collect();
     let bounds = graph.index_bounds();
     let inputs = graph.nodes().filter(|(_, n)| n.op == Op::Input).map(|(id, n)| {
-        let below = bounds.iter().filter(|b| b.0 == id).map(|b| b.1).min().unwrap_or(5);
+        let below = bounds.iter().filter(|b| b.0 == id).map(|b| b.1.count).min().unwrap_or(5);
         (n.name.clone(), numbers.tensor(&n.outputs[0], below))
     });
     let inputs = inputs.collect();
