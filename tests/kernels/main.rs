@@ -5,6 +5,8 @@ mod common;
 
 mod attention;
 mod elementwise;
+mod gradients;
+mod losses;
 mod matmul;
 mod memory;
 mod movement;
