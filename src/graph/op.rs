@@ -361,10 +361,7 @@ impl Op {
 
     /// Whether the node has its input's elements, at most in other places: it looks at the same memory.
     pub fn is_view(&self) -> bool {
-        matches!(
-            self,
-            Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) | Op::Recompute(_)
-        )
+        matches!(self, Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) | Op::Recompute(_))
     }
 
     /// Whether the node computes nothing at run time: it stands for data that is there.
