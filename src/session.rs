@@ -348,6 +348,19 @@ impl Program {
         Ok(())
     }
 
+    /// The names of its states: what stays on the device between runs, trained parameters under their storages' names.
+    pub fn states(&self) -> impl Iterator<Item = &str> {
+        self.executable.recording().states.iter().map(|s| s.port.name.as_str())
+    }
+
+    /// The type of a state.
+    ///
+    /// # Errors
+    /// If there is no such state.
+    pub fn state_type(&self, name: &str) -> Result<&TensorType, Error> {
+        Ok(&find("state", &self.executable.recording().states, name)?.port.ty)
+    }
+
     /// Sets a state.
     ///
     /// # Errors

@@ -14,8 +14,11 @@ fn catalogue() -> Vec<KernelKey> {
     [
         adam::catalogue(),
         attention::catalogue(),
+        attention_grad::catalogue(),
+        attention_stats::catalogue(),
         cross_entropy::catalogue(),
         cross_entropy_grad::catalogue(),
+        dropout::catalogue(),
         elementwise::catalogue(),
         fill::catalogue(),
         gather::catalogue(),

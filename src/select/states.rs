@@ -3,7 +3,7 @@
 
 use super::selector::{Done, Selector};
 use super::{Located, Port, SelectError, Step, TensorId, TensorKind};
-use crate::graph::{Graph, NodeId, Op, ValueId};
+use crate::graph::{Graph, NodeId, ValueId};
 use crate::kernel::{Access, View};
 use std::collections::HashMap;
 

@@ -76,10 +76,18 @@ pub struct Trainer {
     session: Session,
     program: Program,
     options: TrainOptions,
+    /// Held while steps are submitted, so that their numbers follow each other on the device.
+    progress: Mutex<Progress>,
+}
+
+/// What the host knows of a training.
+struct Progress {
+    /// Steps submitted so far.
+    steps: u64,
+    /// Seed of dropout.
+    seed: u64,
     /// Parameters that no step changes.
     frozen: BTreeMap<String, Tensor>,
-    /// Steps submitted so far; held while steps are submitted, so that their numbers follow each other on the device.
-    steps: Mutex<u64>,
 }
 
 impl Session {
@@ -108,7 +116,8 @@ impl Session {
                 }
             }
         }
-        Ok(Trainer { session: self.clone(), program, options: train.clone(), frozen, steps: Mutex::new(0) })
+        let progress = Mutex::new(Progress { steps: 0, seed: train.seed, frozen });
+        Ok(Trainer { session: self.clone(), program, options: train.clone(), progress })
     }
 }
 
@@ -135,7 +144,7 @@ impl Trainer {
 
     /// Steps done or in flight since the beginning of the training, also before a checkpoint that was loaded.
     pub fn steps(&self) -> u64 {
-        *self.lock()
+        self.lock().steps
     }
 
     /// Trains on one batch, waiting on this thread. `inputs` are those of the forward graph, with a leading dimension
@@ -163,10 +172,9 @@ impl Trainer {
     /// # Errors
     /// If inputs do not fit, see [`Program::submit`]; if the device fails.
     pub fn submit_all<'i>(&self, batches: &[impl AsRef<[(&'i str, &'i Tensor)]>]) -> Result<Steps<'_>, Error> {
-        let mut steps = self.lock();
-        let first = *steps;
-        let numbers = first..first + batches.len() as u64;
-        let own: Vec<Vec<(&str, Tensor)>> = numbers.clone().map(|n| self.own_inputs(n)).collect();
+        let mut progress = self.lock();
+        let numbers = progress.steps..progress.steps + batches.len() as u64;
+        let own: Vec<Vec<(&str, Tensor)>> = numbers.clone().map(|n| self.own_inputs(n, progress.seed)).collect();
         let runs = batches.iter().zip(&own).map(|(batch, own)| {
             let batch = batch.as_ref();
             if let Some((name, _)) = batch.iter().find(|(name, _)| own.iter().any(|(n, _)| n == name)) {
@@ -179,13 +187,13 @@ impl Trainer {
         });
         let runs = runs.collect::<Result<Vec<_>, Error>>()?;
         let run = self.program.submit_all(&runs)?;
-        *steps = numbers.end;
+        progress.steps = numbers.end;
         let rates = numbers.map(|n| (n, self.options.learning_rate.at(n))).collect();
         Ok(Steps::new(run, rates, self.options.skip_non_finite))
     }
 
     /// What the trainer gives to a step beside its batch.
-    fn own_inputs(&self, step: u64) -> Vec<(&'static str, Tensor)> {
+    fn own_inputs(&self, step: u64, seed: u64) -> Vec<(&'static str, Tensor)> {
         let mut own = Vec::new();
         for (_, node) in self.program.compiled().graph.inputs() {
             let shape = &node.outputs[0].shape;
@@ -193,20 +201,10 @@ impl Trainer {
                 let scalars = self.options.optimiser.scalars(self.options.learning_rate.at(step), step + 1);
                 own.push((SCALARS, Tensor::f32(shape.clone(), &scalars)));
             } else if node.name == DROPOUT_COUNTER {
-                own.push((DROPOUT_COUNTER, self.counters(step, shape)));
+                own.push((DROPOUT_COUNTER, counters(step, seed, shape)));
             }
         }
         own
-    }
-
-    /// Seed and number of each micro-batch: (3), or (n, 3).
-    fn counters(&self, step: u64, shape: &Shape) -> Tensor {
-        let micro_batches = (shape.elements() / 3) as u64;
-        let (low, high) = (self.options.seed as u32, (self.options.seed >> 32) as u32);
-        let words =
-            (0..micro_batches).flat_map(|i| [low, high, step.wrapping_mul(micro_batches).wrapping_add(i) as u32]);
-        let bytes = words.flat_map(u32::to_le_bytes).collect();
-        Tensor::from_bytes(TensorType::new(DType::U32, shape.clone()), bytes)
     }
 
     /// The parameters' values after the last submitted step, by the names that checkpoints give them.
@@ -214,7 +212,7 @@ impl Trainer {
     /// # Errors
     /// If the device fails.
     pub fn parameters(&self) -> Result<BTreeMap<String, Tensor>, Error> {
-        let mut all = self.frozen.clone();
+        let mut all = self.lock().frozen.clone();
         for (_, storage) in storages(&self.program.compiled().graph).filter(|(trained, _)| *trained) {
             let whole = self.program.read_state(&storage.name)?;
             all.extend(split(storage, "", &whole));
@@ -239,9 +237,18 @@ impl Trainer {
         program.write_parameters(&self.parameters()?)
     }
 
-    fn lock(&self) -> MutexGuard<'_, u64> {
-        self.steps.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Seed and number of each micro-batch of a step: (3), or (n, 3).
+fn counters(step: u64, seed: u64, shape: &Shape) -> Tensor {
+    let micro_batches = (shape.elements() / 3) as u64;
+    let number = |i| step.wrapping_mul(micro_batches).wrapping_add(i) as u32;
+    let words = (0..micro_batches).flat_map(|i| [seed as u32, (seed >> 32) as u32, number(i)]);
+    let bytes = words.flat_map(u32::to_le_bytes).collect();
+    Tensor::from_bytes(TensorType::new(DType::U32, shape.clone()), bytes)
 }
 
 /// The parts of a storage's value, each under its own name behind `prefix`.

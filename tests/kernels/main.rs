@@ -4,6 +4,8 @@
 mod common;
 
 mod attention;
+mod attention_grad;
+mod dropout;
 mod elementwise;
 mod linear_grad;
 mod matmul;
