@@ -2,7 +2,7 @@
 
 use crate::gpu::GpuError;
 use crate::grad::GradError;
-use crate::graph::{GraphError, TensorType};
+use crate::graph::{GraphError, IndexBound, TensorType};
 use crate::model::{CheckpointError, ConfigError, ModelError, VocabularyError};
 use crate::plan::PlanError;
 use crate::select::SelectError;
@@ -101,7 +101,7 @@ pub enum Error {
         got: TensorType,
     },
     /// An input indexes past the end.
-    #[error("input \"{name}\": element {element} is {value}, but \"{reader}\" takes {}", indices(*bound))]
+    #[error("input \"{name}\": element {element} is {value}, but {bound}")]
     Index {
         /// Its name.
         name: String,
@@ -109,17 +109,7 @@ pub enum Error {
         element: usize,
         /// The value.
         value: i64,
-        /// Values are less than this.
-        bound: usize,
-        /// The node that indexes with it.
-        reader: String,
+        /// What it may be.
+        bound: IndexBound,
     },
-}
-
-/// Which indices there are below a bound.
-fn indices(bound: usize) -> String {
-    match bound {
-        0 => "none, having no rows".into(),
-        _ => format!("0 to {}", bound - 1),
-    }
 }

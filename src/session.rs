@@ -428,13 +428,13 @@ fn checked_input<'a>(
         let (name, expected, got) = (name.clone(), port.port.ty.clone(), tensor.ty().clone());
         return Err(Error::InputType { kind: "input", name, expected, got });
     }
-    if let Some((bound, reader)) = &port.port.bound {
+    for bound in &port.port.bounds {
         let signed = tensor.dtype() == DType::I32;
         for (element, word) in tensor.bytes().chunks_exact(4).enumerate() {
             let word = [word[0], word[1], word[2], word[3]];
             let value = if signed { i64::from(i32::from_le_bytes(word)) } else { i64::from(u32::from_le_bytes(word)) };
-            if value < 0 || value >= *bound as i64 {
-                return Err(Error::Index { name: name.clone(), element, value, bound: *bound, reader: reader.clone() });
+            if !bound.allows(value) {
+                return Err(Error::Index { name: name.clone(), element, value, bound: bound.clone() });
             }
         }
     }

@@ -44,8 +44,8 @@ pub enum GradError {
         /// The names there are.
         known: String,
     },
-    /// A gradient is asked of a parameter that no node reads.
-    #[error("parameter \"{name}\" is read by no node; those that are read: {known}")]
+    /// A gradient is asked of a parameter that the graph lacks.
+    #[error("parameter \"{name}\" is not in the graph; its parameters are: {known}")]
     Parameter {
         /// The name.
         name: String,

@@ -27,7 +27,7 @@ use writer::Writer;
 /// Which parameters get gradients.
 #[derive(Clone, Copy, Debug)]
 pub enum Parameters<'a> {
-    /// All that a node reads.
+    /// All that the graph has nodes of.
     All,
     /// Those of these names.
     Named(&'a [&'a str]),

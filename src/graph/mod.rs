@@ -7,6 +7,7 @@
 //! expression: made by `fuse`, evaluated by `reference`, printed as WGSL by `kernel`.
 
 mod attrs;
+mod bounds;
 mod builder;
 mod chain;
 mod core;
@@ -24,6 +25,7 @@ mod types;
 
 pub use self::core::{Disposition, Graph, Node, NodeId, Output, ValueId};
 pub use attrs::{AdamAttrs, AttentionAttrs, CrossEntropyAttrs, DropoutAttrs};
+pub use bounds::{IndexBound, Indexed};
 pub use builder::Builder;
 pub use chain::{Chain, Ref, Step};
 pub use dce::dead_code;

@@ -359,6 +359,11 @@ impl Op {
         }
     }
 
+    /// Whether the node has its input's elements, at most in other places: it looks at the same memory.
+    pub fn is_view(&self) -> bool {
+        matches!(self, Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) | Op::Recompute(_))
+    }
+
     /// Whether the node computes nothing at run time: it stands for data that is there.
     pub fn is_source(&self) -> bool {
         matches!(self, Op::Input | Op::Parameter(_))

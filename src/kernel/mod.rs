@@ -8,15 +8,21 @@
 pub mod adam;
 pub mod attention;
 mod chain_wgsl;
+pub mod cross_entropy;
+pub mod cross_entropy_grad;
 pub mod elementwise;
 mod error;
 pub mod fill;
 pub mod gather;
 pub mod matmul;
 pub mod norm;
+pub mod norm_grad;
+pub mod norm_param_grad;
 pub mod probe;
 pub mod reduce;
+pub mod scatter;
 pub mod softmax;
+pub mod softmax_grad;
 mod split;
 pub mod sum_parts;
 mod template;
@@ -46,6 +52,10 @@ pub enum KernelKey {
     Adam(adam::AdamKey),
     /// attention.wgsl or attention_direct.wgsl
     Attention(attention::AttentionKey),
+    /// cross_entropy.wgsl
+    CrossEntropy(cross_entropy::CrossEntropyKey),
+    /// cross_entropy_grad.wgsl
+    CrossEntropyGrad(cross_entropy_grad::CrossEntropyGradKey),
     /// elementwise.wgsl
     Elementwise(elementwise::ElementwiseKey),
     /// fill.wgsl
@@ -56,12 +66,20 @@ pub enum KernelKey {
     Matmul(matmul::MatmulKey),
     /// norm.wgsl
     Norm(norm::NormKey),
+    /// norm_grad.wgsl
+    NormGrad(norm_grad::NormGradKey),
+    /// norm_param_grad.wgsl
+    NormParamGrad(norm_param_grad::NormParamGradKey),
     /// probe.wgsl
     Probe(probe::ProbeKey),
     /// reduce.wgsl
     Reduce(reduce::ReduceKey),
+    /// scatter.wgsl
+    Scatter(scatter::ScatterKey),
     /// softmax.wgsl
     Softmax(softmax::SoftmaxKey),
+    /// softmax_grad.wgsl
+    SoftmaxGrad(softmax_grad::SoftmaxGradKey),
     /// sum_parts.wgsl
     SumParts(sum_parts::SumPartsKey),
 }
@@ -72,14 +90,20 @@ impl KernelKey {
         match self {
             KernelKey::Adam(_) => adam::NAME,
             KernelKey::Attention(key) => key.name(),
+            KernelKey::CrossEntropy(_) => cross_entropy::NAME,
+            KernelKey::CrossEntropyGrad(_) => cross_entropy_grad::NAME,
             KernelKey::Elementwise(_) => elementwise::NAME,
             KernelKey::Fill(_) => fill::NAME,
             KernelKey::Gather(_) => gather::NAME,
             KernelKey::Matmul(key) => key.name(),
             KernelKey::Norm(_) => norm::NAME,
+            KernelKey::NormGrad(_) => norm_grad::NAME,
+            KernelKey::NormParamGrad(_) => norm_param_grad::NAME,
             KernelKey::Probe(_) => probe::NAME,
             KernelKey::Reduce(_) => reduce::NAME,
+            KernelKey::Scatter(_) => scatter::NAME,
             KernelKey::Softmax(_) => softmax::NAME,
+            KernelKey::SoftmaxGrad(_) => softmax_grad::NAME,
             KernelKey::SumParts(_) => sum_parts::NAME,
         }
     }
@@ -89,14 +113,20 @@ impl KernelKey {
         match self {
             KernelKey::Adam(key) => key.source(),
             KernelKey::Attention(key) => key.source(),
+            KernelKey::CrossEntropy(key) => key.source(),
+            KernelKey::CrossEntropyGrad(key) => key.source(),
             KernelKey::Elementwise(key) => key.source(),
             KernelKey::Fill(key) => key.source(),
             KernelKey::Gather(key) => key.source(),
             KernelKey::Matmul(key) => key.source(),
             KernelKey::Norm(key) => key.source(),
+            KernelKey::NormGrad(key) => key.source(),
+            KernelKey::NormParamGrad(key) => key.source(),
             KernelKey::Probe(key) => key.source(),
             KernelKey::Reduce(key) => key.source(),
+            KernelKey::Scatter(key) => key.source(),
             KernelKey::Softmax(key) => key.source(),
+            KernelKey::SoftmaxGrad(key) => key.source(),
             KernelKey::SumParts(key) => key.source(),
         }
     }
@@ -106,14 +136,20 @@ impl KernelKey {
         match self {
             KernelKey::Adam(key) => key.bindings(),
             KernelKey::Attention(key) => key.bindings(),
+            KernelKey::CrossEntropy(key) => key.bindings(),
+            KernelKey::CrossEntropyGrad(key) => key.bindings(),
             KernelKey::Elementwise(key) => key.bindings(),
             KernelKey::Fill(key) => key.bindings(),
             KernelKey::Gather(key) => key.bindings(),
             KernelKey::Matmul(key) => key.bindings(),
             KernelKey::Norm(key) => key.bindings(),
+            KernelKey::NormGrad(key) => key.bindings(),
+            KernelKey::NormParamGrad(key) => key.bindings(),
             KernelKey::Probe(key) => key.bindings(),
             KernelKey::Reduce(key) => key.bindings(),
+            KernelKey::Scatter(key) => key.bindings(),
             KernelKey::Softmax(key) => key.bindings(),
+            KernelKey::SoftmaxGrad(key) => key.bindings(),
             KernelKey::SumParts(key) => key.bindings(),
         }
     }
@@ -124,14 +160,20 @@ impl KernelKey {
         match self {
             KernelKey::Adam(_) => fixed(adam::PARAMS),
             KernelKey::Attention(key) => key.params(),
+            KernelKey::CrossEntropy(_) => fixed(cross_entropy::PARAMS),
+            KernelKey::CrossEntropyGrad(_) => fixed(cross_entropy_grad::PARAMS),
             KernelKey::Elementwise(key) => key.params(),
             KernelKey::Fill(_) => fixed(fill::PARAMS),
             KernelKey::Gather(_) => fixed(gather::PARAMS),
             KernelKey::Matmul(key) => key.params(),
             KernelKey::Norm(_) => fixed(norm::PARAMS),
+            KernelKey::NormGrad(_) => fixed(norm_grad::PARAMS),
+            KernelKey::NormParamGrad(_) => fixed(norm_param_grad::PARAMS),
             KernelKey::Probe(_) => fixed(probe::PARAMS),
             KernelKey::Reduce(_) => fixed(reduce::PARAMS),
+            KernelKey::Scatter(_) => fixed(scatter::PARAMS),
             KernelKey::Softmax(_) => fixed(softmax::PARAMS),
+            KernelKey::SoftmaxGrad(_) => fixed(softmax_grad::PARAMS),
             KernelKey::SumParts(key) => key.params(),
         }
     }
@@ -144,13 +186,19 @@ impl KernelKey {
             KernelKey::Attention(key) => key.workgroup_bytes(),
             KernelKey::Matmul(key) => key.workgroup_bytes(),
             KernelKey::Adam(_)
+            | KernelKey::CrossEntropy(_)
+            | KernelKey::CrossEntropyGrad(_)
             | KernelKey::Elementwise(_)
             | KernelKey::Fill(_)
             | KernelKey::Gather(_)
             | KernelKey::Norm(_)
+            | KernelKey::NormGrad(_)
+            | KernelKey::NormParamGrad(_)
             | KernelKey::Probe(_)
             | KernelKey::Reduce(_)
+            | KernelKey::Scatter(_)
             | KernelKey::Softmax(_)
+            | KernelKey::SoftmaxGrad(_)
             | KernelKey::SumParts(_) => 0,
         }
     }
@@ -160,14 +208,20 @@ impl KernelKey {
         match self {
             KernelKey::Adam(key) => key.size,
             KernelKey::Attention(key) => key.workgroup_size(),
+            KernelKey::CrossEntropy(key) => key.size,
+            KernelKey::CrossEntropyGrad(key) => key.size,
             KernelKey::Elementwise(key) => key.workgroup_size(),
             KernelKey::Fill(key) => key.size,
             KernelKey::Gather(key) => key.size,
             KernelKey::Matmul(key) => key.workgroup_size(),
             KernelKey::Norm(key) => key.size,
+            KernelKey::NormGrad(key) => key.size,
+            KernelKey::NormParamGrad(key) => key.workgroup_size(),
             KernelKey::Probe(key) => key.size,
             KernelKey::Reduce(key) => key.size,
+            KernelKey::Scatter(key) => key.workgroup_size(),
             KernelKey::Softmax(key) => key.size,
+            KernelKey::SoftmaxGrad(key) => key.size,
             KernelKey::SumParts(key) => key.workgroup_size(),
         }
     }

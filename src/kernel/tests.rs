@@ -14,14 +14,20 @@ fn catalogue() -> Vec<KernelKey> {
     [
         adam::catalogue(),
         attention::catalogue(),
+        cross_entropy::catalogue(),
+        cross_entropy_grad::catalogue(),
         elementwise::catalogue(),
         fill::catalogue(),
         gather::catalogue(),
         matmul::catalogue(),
         norm::catalogue(),
+        norm_grad::catalogue(),
+        norm_param_grad::catalogue(),
         probe::catalogue(),
         reduce::catalogue(),
+        scatter::catalogue(),
         softmax::catalogue(),
+        softmax_grad::catalogue(),
         sum_parts::catalogue(),
     ]
     .concat()

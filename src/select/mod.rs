@@ -16,7 +16,7 @@ mod training;
 
 pub use error::SelectError;
 
-use crate::graph::{DType, NodeId, StorageId, TensorType};
+use crate::graph::{DType, IndexBound, NodeId, StorageId, TensorType};
 use crate::kernel::{Launch, View};
 use std::fmt;
 use std::ops::Range;
@@ -71,8 +71,8 @@ pub struct Port {
     pub tensor: TensorId,
     /// First byte in the tensor.
     pub offset: u64,
-    /// For an integer input that indexes something: values are at least 0 and less than this, and who reads it.
-    pub bound: Option<(usize, String)>,
+    /// For an integer input that indexes something: what it may hold, the tightest first.
+    pub bounds: Vec<IndexBound>,
     /// For an output: it stays on the device.
     pub keep: bool,
 }

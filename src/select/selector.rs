@@ -1,6 +1,6 @@
 //! In: a graph; out: [`Selected`]: the walk over its nodes and the match of ops to kernels.
 
-use super::states::last_reads;
+use super::states::{Reads, States};
 use super::{Located, Port, SelectError, Selected, Step, TensorId, TensorKind, TensorSpec, Weight};
 use crate::caps::DeviceCaps;
 use crate::graph::{
@@ -12,7 +12,7 @@ use crate::kernel::elementwise::Elementwise;
 use crate::kernel::norm::NormKind;
 use crate::kernel::reduce::ReduceKind;
 use crate::kernel::{KernelError, Launch, View, fill, gather, norm, reduce, softmax};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// Chooses kernels for a verified graph.
 pub fn select(graph: &Graph, caps: &DeviceCaps) -> Result<Selected, SelectError> {
@@ -24,9 +24,10 @@ pub fn select(graph: &Graph, caps: &DeviceCaps) -> Result<Selected, SelectError>
         dense: HashMap::new(),
         uses: graph.use_counts(),
         transposed: HashMap::new(),
-        last_reads: last_reads(graph),
-        placed: HashSet::new(),
+        reads: Reads::of(graph),
+        states: States::default(),
     };
+    s.states = States::of(graph, &s.uses);
     for (id, node) in graph.nodes() {
         s.check(node)?;
         s.node(id, node).map_err(|e| s.name_tensor(node, e))?;
@@ -45,10 +46,9 @@ pub(super) struct Selector<'a> {
     pub uses: Vec<Vec<usize>>,
     /// Weights stored transposed: their tensors in order of columns.
     pub transposed: HashMap<StorageId, Vec<Weight>>,
-    /// The last node that reads each state; one past the end if it is read after all nodes.
-    pub last_reads: HashMap<NodeId, NodeId>,
-    /// States whose new value was written where they lie.
-    pub placed: HashSet<NodeId>,
+    pub reads: Reads,
+    /// Who reads states, and who makes their new values.
+    pub states: States,
 }
 
 /// What can go wrong in a node: a kernel's refusal, or an error that is complete.
@@ -236,13 +236,10 @@ impl<'a> Selector<'a> {
                 let ty = node.outputs[0].clone();
                 let tensor = self.tensor(node, &ty, TensorKind::Input)?;
                 self.set(id.into(), Located { tensor, view: View::dense(&ty.shape), dtype: ty.dtype, own: false });
-                let bounds = self.graph.index_bounds();
-                let bound = bounds
-                    .into_iter()
-                    .filter(|(n, ..)| *n == id)
-                    .min_by_key(|b| b.1)
-                    .map(|(_, rows, reader)| (rows, reader));
-                self.out.inputs.push(Port { name: node.name.clone(), ty, tensor, offset: 0, bound, keep: false });
+                let all = self.graph.index_bounds().into_iter();
+                let mut bounds: Vec<_> = all.filter(|(n, _)| *n == id).map(|(_, bound)| bound).collect();
+                bounds.sort_by_key(|b| b.count);
+                self.out.inputs.push(Port { name: node.name.clone(), ty, tensor, offset: 0, bounds, keep: false });
                 Ok(())
             }
             Op::Parameter(storage) => self.parameter(id, *storage),
@@ -321,20 +318,24 @@ impl<'a> Selector<'a> {
                 self.reduce(id, kind, axes)
             }
             Op::Arg(Extreme::Max, axis) => self.reduce(id, ReduceKind::ArgMax, &[*axis]),
-            Op::Compare(_) => Err(self.no_kernel(node)),
+            Op::Compare(c) => {
+                self.chain(id, &Chain::of(2, crate::graph::Step::Compare(*c, Ref::Input(0), Ref::Input(1))))
+            }
             Op::Dropout(_) => Err(self.no_kernel(node)),
-            Op::CrossEntropy(_) => Err(self.no_kernel(node)),
-            Op::CrossEntropyGrad(_) => Err(self.no_kernel(node)),
-            Op::SoftmaxGrad(_) | Op::LogSoftmaxGrad(_) => Err(self.no_kernel(node)),
-            Op::LayerNormGrad | Op::RmsNormGrad => Err(self.no_kernel(node)),
-            Op::LayerNormParamGrad | Op::RmsNormParamGrad => Err(self.no_kernel(node)),
-            Op::EmbeddingGrad(_) => Err(self.no_kernel(node)),
+            Op::CrossEntropy(attrs) => self.cross_entropy(id, attrs),
+            Op::CrossEntropyGrad(attrs) => self.cross_entropy_grad(id, attrs),
+            Op::SoftmaxGrad(axis) => self.softmax_grad(id, *axis, false),
+            Op::LogSoftmaxGrad(axis) => self.softmax_grad(id, *axis, true),
+            Op::LayerNormGrad | Op::RmsNormGrad => self.norm_grad(id),
+            Op::LayerNormParamGrad | Op::RmsNormParamGrad => self.norm_param_grad(id),
+            Op::EmbeddingGrad(rows) => self.embedding_grad(id, *rows),
             Op::LinearGrad { bias } => self.linear_grad(id, *bias),
             Op::AttentionGrad(_) => Err(self.no_kernel(node)),
             Op::Adam(attrs) => self.adam(id, attrs),
             Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) | Op::Recompute(_) => {
                 self.view(id, node)
             }
+            Op::Concat(_) if self.states.is_parts(self.graph, id.into()) => Ok(()),
             Op::Concat(axis) => self.concat(id, *axis),
             Op::Attention(attrs) => {
                 let operands: Vec<Located> = node.inputs.iter().map(|v| self.locate(*v)).collect();
@@ -398,7 +399,7 @@ impl<'a> Selector<'a> {
     }
 
     /// A kernel over dense inputs with one output.
-    fn rowwise(
+    pub fn rowwise(
         &mut self,
         id: NodeId,
         inputs: &[usize],
@@ -534,7 +535,7 @@ impl<'a> Selector<'a> {
             ty: self.graph.ty(value).clone(),
             tensor: located.tensor,
             offset: 0,
-            bound: None,
+            bounds: Vec::new(),
             keep: output.disposition == Disposition::Keep,
         })
     }
@@ -550,7 +551,7 @@ pub(super) fn compute_type(dtype: DType) -> DType {
 }
 
 /// Sizes before, of and after `count` axes from `axis`.
-fn around(shape: &Shape, axis: usize, count: usize) -> (usize, usize, usize) {
+pub(super) fn around(shape: &Shape, axis: usize, count: usize) -> (usize, usize, usize) {
     let d = shape.dims();
     (d[..axis].iter().product(), d[axis..axis + count].iter().product(), d[axis + count..].iter().product())
 }

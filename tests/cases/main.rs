@@ -6,6 +6,7 @@ mod common;
 
 mod activations;
 mod norms;
+mod optimisers;
 mod products;
 mod reductions;
 mod softmax;

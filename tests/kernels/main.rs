@@ -9,5 +9,6 @@ mod linear_grad;
 mod matmul;
 mod memory;
 mod movement;
+mod optimiser;
 mod reductions;
 mod rows;

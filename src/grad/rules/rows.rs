@@ -60,7 +60,9 @@ pub(super) fn reduce(c: &mut Local, kind: Reduction, axes: &[usize]) -> Done {
     let (dy, shape) = (c.dy()?, c.ty(0).shape);
     let size = |(axis, size): (usize, &usize)| if axes.contains(&axis) { 1 } else { *size };
     let kept: Shape = shape.dims().iter().enumerate().map(size).collect::<Vec<_>>().into();
-    let dy = c.w.reshape(dy, &kept)?;
+    // without its leading dimensions a value broadcasts as it is
+    let leading = axes.iter().copied().eq(0..axes.len());
+    let dy = if leading { dy } else { c.w.reshape(dy, &kept)? };
     let dx = match kind {
         Reduction::Sum => c.w.broadcast(dy, &shape)?,
         Reduction::Mean => {
@@ -70,7 +72,7 @@ pub(super) fn reduce(c: &mut Local, kind: Reduction, axes: &[usize]) -> Done {
         }
         Reduction::Max => {
             let (x, y) = (c.input(0)?, c.output(0)?);
-            let y = c.w.reshape(y, &kept)?;
+            let y = if leading { y } else { c.w.reshape(y, &kept)? };
             let reached = c.w.compare(Comparison::Equal, x, y)?;
             let one = c.scalar(1.0)?;
             let hits = c.w.only_where(reached, one)?;
