@@ -11,6 +11,7 @@ mod error;
 mod linear_grad;
 mod movement;
 mod products;
+mod reads;
 mod selector;
 mod states;
 mod training;

@@ -33,7 +33,8 @@ impl Selector<'_> {
             && readers
                 .iter()
                 .all(|(_, n)| is_weight(&n.op) && n.inputs.iter().enumerate().all(|(i, v)| (*v == value) == (i == 1)))
-            && !self.graph.outputs().iter().any(|o| o.value == value);
+            && !self.graph.outputs().iter().any(|o| o.value == value)
+            && !self.graph.updates().iter().any(|u| u.1 == value);
         if !linear_only {
             let tensor = self.tensor(node, ty, TensorKind::Weight)?;
             self.out.weights.push(Weight { tensor, storage, columns: None });

@@ -1,6 +1,7 @@
 //! In: a graph; out: [`Selected`]: the walk over its nodes and the match of ops to kernels.
 
-use super::states::Reads;
+use super::reads::Reads;
+use super::states::States;
 use super::{Located, Port, SelectError, Selected, Step, TensorId, TensorKind, TensorSpec, Weight};
 use crate::caps::DeviceCaps;
 use crate::graph::{
@@ -11,7 +12,7 @@ use crate::kernel::elementwise::Elementwise;
 use crate::kernel::norm::NormKind;
 use crate::kernel::reduce::ReduceKind;
 use crate::kernel::{KernelError, Launch, View, fill, gather, norm, reduce, softmax};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// Chooses kernels for a verified graph.
 pub fn select(graph: &Graph, caps: &DeviceCaps) -> Result<Selected, SelectError> {
@@ -24,8 +25,9 @@ pub fn select(graph: &Graph, caps: &DeviceCaps) -> Result<Selected, SelectError>
         uses: graph.use_counts(),
         transposed: HashMap::new(),
         reads: Reads::of(graph),
-        placed: HashSet::new(),
+        states: States::default(),
     };
+    s.states = States::of(graph, &s.uses);
     for (id, node) in graph.nodes() {
         s.check(node)?;
         s.node(id, node).map_err(|e| s.name_tensor(node, e))?;
@@ -44,9 +46,10 @@ pub(super) struct Selector<'a> {
     pub uses: Vec<Vec<usize>>,
     /// Weights stored transposed: their tensors in order of columns.
     pub transposed: HashMap<StorageId, Vec<Weight>>,
+    /// Who reads values last.
     pub reads: Reads,
-    /// States whose new value was written where they lie.
-    pub placed: HashSet<NodeId>,
+    /// Who reads states, and who makes their new values.
+    pub states: States,
 }
 
 /// What can go wrong in a node: a kernel's refusal, or an error that is complete.
@@ -333,6 +336,7 @@ impl<'a> Selector<'a> {
             Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) | Op::Recompute(_) => {
                 self.view(id, node)
             }
+            Op::Concat(_) if self.states.is_parts(self.graph, id.into()) => Ok(()),
             Op::Concat(axis) => self.concat(id, *axis),
             Op::Attention(attrs) => self.attention(id, attrs),
         }

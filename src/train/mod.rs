@@ -12,6 +12,7 @@ mod limit;
 mod optimiser;
 mod options;
 mod order;
+mod pieces;
 mod schedule;
 mod step;
 mod trained;

@@ -5,6 +5,7 @@ use super::inline::Sources;
 use super::limit::{Limit, count_skipped, keep_unless};
 use super::optimiser::{Piece, SCALARS, scalars_type, scaled};
 use super::order::{early, last_readers};
+use super::pieces::{Gradient, cut, rows_of};
 use super::trained::Trained;
 use super::{TrainError, TrainOptions};
 use crate::grad::gradients_checkpointed;
@@ -56,9 +57,25 @@ pub fn training_step(forward: &Graph, options: &TrainOptions) -> Result<Graph, T
     let waits: Vec<NodeId> = parameters.iter().map(|p| last[p.0]).collect();
     let scalars = step.movable(None, |g| Ok(g.push_input(scalars_type(), SCALARS).into()))?;
     let limits = step.movable(None, |g| limits(g, options, &trained, &gradients, outputs[loss_at]))?;
-    for (i, trained) in trained.iter().enumerate() {
-        let gradient = gradients[i];
-        step.movable(Some(waits[i]), |g| update(g, options, trained, parameters[i], gradient, scalars, &limits))?;
+    // a gradient that only its update reads may be made in pieces
+    let bytes = if options.micro_batches > 1 || limits.needs_all() { usize::MAX } else { options.piece_bytes };
+    let uses = step.graph.use_counts();
+    let mut gradients: Vec<ValueId> = gradients;
+    for large in [true, false] {
+        for (i, trained) in trained.iter().enumerate() {
+            let gradient = Gradient::of(&step.graph, &uses, gradients[i], bytes);
+            if matches!(gradient, Gradient::Linear { .. }) != large {
+                continue;
+            }
+            let whole = gradients[i];
+            let all = Update { options, scalars, limits: &limits, bytes };
+            let biases = step.movable(Some(waits[i]), |g| all.append(g, trained, parameters[i], gradient))?;
+            if let Some(biases) = biases {
+                // what the pieces give is in the place of what the whole gave
+                let of_bias = ValueId { output: 1, ..whole };
+                gradients.iter_mut().filter(|g| **g == of_bias).for_each(|g| *g = biases);
+            }
+        }
     }
     for (output, value) in forward.outputs().iter().zip(outputs) {
         step.graph.push_output(output.name.clone(), value, output.disposition)?;
@@ -199,62 +216,79 @@ fn limits(
     Ok(limits)
 }
 
-/// Rows of a value, or all of it.
-fn rows_of(g: &mut Graph, value: ValueId, rows: &std::ops::Range<usize>, name: &str) -> Result<ValueId, TrainError> {
-    let all = g.shape(value).dims().first().is_none_or(|n| *rows == (0..*n));
-    if all {
-        return Ok(value);
+impl Limits {
+    /// Whether all gradients are alive at once, until the last is there.
+    fn needs_all(&self) -> bool {
+        self.factor.is_some() || self.finite.is_some()
     }
-    Ok(g.push(Op::Slice { axis: 0, start: rows.start, len: rows.len() }, vec![value], name)?.into())
 }
 
-/// Appends the update of a storage and its moments, piece by piece where pieces differ.
-fn update(
-    g: &mut Graph,
-    options: &TrainOptions,
-    trained: &Trained,
-    parameter: NodeId,
-    gradient: ValueId,
+/// What all updates have in common.
+struct Update<'a> {
+    options: &'a TrainOptions,
     scalars: ValueId,
-    limits: &Limits,
-) -> Result<(), TrainError> {
-    let storage = g.layout.get(trained.storage);
-    let (name, ty) = (storage.name.clone(), TensorType::new(storage.dtype, storage.shape.clone()));
-    let mut states = vec![parameter];
-    for moment in options.optimiser.moments() {
-        states.push(g.push_input(ty.clone(), format!("{moment}.{name}")));
-    }
-    // for each state its pieces
-    let mut next: Vec<Vec<ValueId>> = vec![Vec::new(); states.len()];
-    for (rows, setting) in &trained.rows {
-        let mut old = Vec::new();
-        for state in &states {
-            old.push(rows_of(g, (*state).into(), rows, &name)?);
+    limits: &'a Limits,
+    /// The most of a gradient that is alive at once, where it can be made in pieces.
+    bytes: usize,
+}
+
+impl Update<'_> {
+    /// Appends the update of a storage and its moments, piece by piece where its rows differ or its gradient is made so.
+    /// Returns the gradient of the bias that such pieces give.
+    fn append(
+        &self,
+        g: &mut Graph,
+        trained: &Trained,
+        parameter: NodeId,
+        gradient: Gradient,
+    ) -> Result<Option<ValueId>, TrainError> {
+        let storage = g.layout.get(trained.storage);
+        let (name, ty) = (storage.name.clone(), TensorType::new(storage.dtype, storage.shape.clone()));
+        let row_bytes = ty.bytes() / ty.shape.dims().first().copied().unwrap_or(1).max(1);
+        let optimiser = &self.options.optimiser;
+        let mut states = vec![parameter];
+        for moment in optimiser.moments() {
+            states.push(g.push_input(ty.clone(), format!("{moment}.{name}")));
         }
-        if setting.frozen {
-            next.iter_mut().zip(old).for_each(|(next, old)| next.push(old));
-            continue;
-        }
-        let mut gradient = rows_of(g, gradient, rows, &name)?;
-        if let Some(factor) = limits.factor {
-            gradient = g.push(Op::Binary(Binary::Mul), vec![gradient, factor], "grad.clip")?.into();
-        }
-        let scalars = scaled(g, scalars, setting.rate_scale)?;
-        let piece = Piece { name: &name, weight: old[0], moments: &old[1..], gradient, setting: *setting, scalars };
-        let mut new = options.optimiser.step(g, &piece)?;
-        if let Some(finite) = limits.finite {
-            for (new, old) in new.iter_mut().zip(&old) {
-                *new = keep_unless(g, finite, *new, *old, &format!("skip.{name}"))?;
+        // for each state its pieces
+        let mut next: Vec<Vec<ValueId>> = vec![Vec::new(); states.len()];
+        let mut biases = Vec::new();
+        for (rows, setting) in &cut(trained, &gradient, row_bytes, self.bytes).rows {
+            let mut old = Vec::new();
+            for state in &states {
+                old.push(rows_of(g, (*state).into(), rows, &name)?);
             }
+            let (mut gradient, bias) = gradient.rows(g, rows, &name)?;
+            biases.extend(bias);
+            if setting.frozen {
+                next.iter_mut().zip(old).for_each(|(next, old)| next.push(old));
+                continue;
+            }
+            if let Some(factor) = self.limits.factor {
+                gradient = g.push(Op::Binary(Binary::Mul), vec![gradient, factor], "grad.clip")?.into();
+            }
+            let scalars = scaled(g, self.scalars, setting.rate_scale)?;
+            let piece = Piece { name: &name, weight: old[0], moments: &old[1..], gradient, setting: *setting, scalars };
+            let mut new = optimiser.step(g, &piece)?;
+            if let Some(finite) = self.limits.finite {
+                for (new, old) in new.iter_mut().zip(&old) {
+                    *new = keep_unless(g, finite, *new, *old, &format!("skip.{name}"))?;
+                }
+            }
+            next.iter_mut().zip(new).for_each(|(next, new)| next.push(new));
         }
-        next.iter_mut().zip(new).for_each(|(next, new)| next.push(new));
+        for (state, pieces) in states.into_iter().zip(next) {
+            let whole = concat(g, pieces, &name)?;
+            g.push_update(state, whole)?;
+        }
+        Ok(if biases.is_empty() { None } else { Some(concat(g, biases, &name)?) })
     }
-    for (state, pieces) in states.into_iter().zip(next) {
-        let whole = match pieces[..] {
-            [one] => one,
-            _ => g.push(Op::Concat(0), pieces, name.as_str())?.into(),
-        };
-        g.push_update(state, whole)?;
+}
+
+/// Values one after the other along dimension 0.
+fn concat(g: &mut Graph, pieces: Vec<ValueId>, name: &str) -> Result<ValueId, TrainError> {
+    match pieces[..] {
+        [one] => Ok(one),
+        _ => Ok(g.push(Op::Concat(0), pieces, name)?.into()),
     }
-    Ok(())
 }
