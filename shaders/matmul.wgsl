@@ -5,6 +5,10 @@
 // A workgroup of {{ threads }} makes a tile of {{ bm }} × {{ bn }}, an invocation {{ tm }} × {{ tn }} of it: groups of four rows and four
 // columns, spread over the tile so that neighbours read neighbouring vec4s. Both operands lie in workgroup memory as
 // [k][outer], in vec4s along the outer dimension; an operand stored along k is transposed in registers, four by four.
+{% if a.along_k or b.along_k %}
+// After each four of its k follows padding of {{ 32 // bk }}: eight invocations store their vec4s at once, {{ bk // 4 }} groups of k by {{ 32 // bk }} of
+// outer, and so hit each of 32 banks once.
+{% endif %}
 // The next tile is fetched into registers while this one is used. Sums run over k in order, in f32.
 {% if sliced %}
 // The inner dimension is cut into slices, each a batch entry with a result of its own; sum_parts.wgsl adds them up.
@@ -14,11 +18,11 @@
 // end these sums are added in turn and stored, where the tile is of the first column.
 {% endif %}
 
-{# sa, sb: row lengths in vec4s, one more than needed so that transposed stores fall into different banks #}
-{% set sa = bm // 4 + 1 %}
-{% set sb = bn // 4 + 1 %}
-var<workgroup> tile_a: array<vec4<f32>, {{ sa * bk }}>;
-var<workgroup> tile_b: array<vec4<f32>, {{ sb * bk }}>;
+{# padding in vec4s; without it four k take `outer` of them, a multiple of the eight that cover all banks #}
+{% set pad_a = 32 // bk if a.along_k else 0 %}
+{% set pad_b = 32 // bk if b.along_k else 0 %}
+var<workgroup> tile_a: array<vec4<f32>, {{ bk // 4 * (bm + pad_a) }}>;
+var<workgroup> tile_b: array<vec4<f32>, {{ bk // 4 * (bn + pad_b) }}>;
 
 {# what an invocation fetches: blocks of 4 outer × 4 k of an operand stored along k, else vec4s along outer #}
 {% macro items(side, outer) %}{{ (outer * bk) // (16 if side.along_k else 4) }}{% endmacro %}
@@ -61,7 +65,7 @@ var<workgroup> tile_b: array<vec4<f32>, {{ sb * bk }}>;
 {% endfor %}
 {% endmacro %}
 
-{% macro stage(side, outer, row) %}
+{% macro stage(side, outer, pad) %}
 {% set count = items(side, outer)|int %}
 {% for i in range((count + threads - 1) // threads) %}
 {% if (i + 1) * threads > count %}
@@ -72,12 +76,12 @@ var<workgroup> tile_b: array<vec4<f32>, {{ sb * bk }}>;
             let id = lane + {{ i * threads }}u;
 {% set r = "r" ~ side.name ~ i ~ "_" %}
 {% if side.along_k %}
-            let at = id % {{ bk // 4 }}u * {{ 4 * row }}u + id / {{ bk // 4 }}u;
+            let at = id % {{ bk // 4 }}u * {{ outer + pad }}u + id / {{ bk // 4 }}u;
 {% for j in ["x", "y", "z", "w"] %}
-            tile_{{ side.name }}[at + {{ loop.index0 * row }}u] = vec4<f32>({{ r }}0.{{ j }}, {{ r }}1.{{ j }}, {{ r }}2.{{ j }}, {{ r }}3.{{ j }});
+            tile_{{ side.name }}[at + {{ loop.index0 * (outer // 4) }}u] = vec4<f32>({{ r }}0.{{ j }}, {{ r }}1.{{ j }}, {{ r }}2.{{ j }}, {{ r }}3.{{ j }});
 {% endfor %}
 {% else %}
-            tile_{{ side.name }}[id / {{ outer // 4 }}u * {{ row }}u + id % {{ outer // 4 }}u] = {{ r }}0;
+            tile_{{ side.name }}[id] = {{ r }}0;
 {% if sums and side.name == "a" %}
             row_sum += {{ r }}0;
 {% endif %}
@@ -130,8 +134,8 @@ fn main(
 {{ fetch(a, bm, "row0", "p.m") }}
 {{ fetch(b, bn, "col0", "p.n") }}
     for (; k0 < {{ k_end }};) {
-{{ stage(a, bm, sa) }}
-{{ stage(b, bn, sb) }}
+{{ stage(a, bm, pad_a) }}
+{{ stage(b, bn, pad_b) }}
         workgroupBarrier();
         k0 += {{ bk }}u;
         if k0 < {{ k_end }} {
@@ -141,10 +145,10 @@ fn main(
 {% for k in range(bk) %}
         {
 {% for i in range(tm // 4) %}
-            let a{{ i }} = tile_a[ty + {{ k * sa + i * (bm // tm) }}u];
+            let a{{ i }} = tile_a[ty + {{ k * (bm // 4) + k // 4 * pad_a + i * (bm // tm) }}u];
 {% endfor %}
 {% for j in range(tn // 4) %}
-            let b{{ j }} = tile_b[tx + {{ k * sb + j * (bn // tn) }}u];
+            let b{{ j }} = tile_b[tx + {{ k * (bn // 4) + k // 4 * pad_b + j * (bn // tn) }}u];
 {% endfor %}
 {% for i in range(tm) %}
 {% for j in range(tn // 4) %}

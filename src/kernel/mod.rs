@@ -7,17 +7,22 @@
 
 pub mod adam;
 pub mod attention;
+pub mod attention_grad;
+pub mod attention_stats;
 mod chain_wgsl;
 pub mod cross_entropy;
 pub mod cross_entropy_grad;
+pub mod dropout;
 pub mod elementwise;
 mod error;
 pub mod fill;
 pub mod gather;
+mod heads;
 pub mod matmul;
 pub mod norm;
 pub mod norm_grad;
 pub mod norm_param_grad;
+mod philox;
 pub mod probe;
 pub mod reduce;
 pub mod scatter;
@@ -31,6 +36,7 @@ mod tests;
 mod view;
 
 pub use error::KernelError;
+pub use philox::Fours;
 pub use split::split_rows;
 
 use crate::graph::DType;
@@ -52,10 +58,16 @@ pub enum KernelKey {
     Adam(adam::AdamKey),
     /// attention.wgsl or attention_direct.wgsl
     Attention(attention::AttentionKey),
+    /// attention_grad.wgsl or attention_grad_direct.wgsl
+    AttentionGrad(attention_grad::AttentionGradKey),
+    /// attention_stats.wgsl
+    AttentionStats(attention_stats::AttentionStatsKey),
     /// cross_entropy.wgsl
     CrossEntropy(cross_entropy::CrossEntropyKey),
     /// cross_entropy_grad.wgsl
     CrossEntropyGrad(cross_entropy_grad::CrossEntropyGradKey),
+    /// dropout.wgsl
+    Dropout(dropout::DropoutKey),
     /// elementwise.wgsl
     Elementwise(elementwise::ElementwiseKey),
     /// fill.wgsl
@@ -90,8 +102,11 @@ impl KernelKey {
         match self {
             KernelKey::Adam(_) => adam::NAME,
             KernelKey::Attention(key) => key.name(),
+            KernelKey::AttentionGrad(key) => key.name(),
+            KernelKey::AttentionStats(_) => attention_stats::NAME,
             KernelKey::CrossEntropy(_) => cross_entropy::NAME,
             KernelKey::CrossEntropyGrad(_) => cross_entropy_grad::NAME,
+            KernelKey::Dropout(_) => dropout::NAME,
             KernelKey::Elementwise(_) => elementwise::NAME,
             KernelKey::Fill(_) => fill::NAME,
             KernelKey::Gather(_) => gather::NAME,
@@ -113,8 +128,11 @@ impl KernelKey {
         match self {
             KernelKey::Adam(key) => key.source(),
             KernelKey::Attention(key) => key.source(),
+            KernelKey::AttentionGrad(key) => key.source(),
+            KernelKey::AttentionStats(key) => key.source(),
             KernelKey::CrossEntropy(key) => key.source(),
             KernelKey::CrossEntropyGrad(key) => key.source(),
+            KernelKey::Dropout(key) => key.source(),
             KernelKey::Elementwise(key) => key.source(),
             KernelKey::Fill(key) => key.source(),
             KernelKey::Gather(key) => key.source(),
@@ -136,8 +154,11 @@ impl KernelKey {
         match self {
             KernelKey::Adam(key) => key.bindings(),
             KernelKey::Attention(key) => key.bindings(),
+            KernelKey::AttentionGrad(key) => key.bindings(),
+            KernelKey::AttentionStats(key) => key.bindings(),
             KernelKey::CrossEntropy(key) => key.bindings(),
             KernelKey::CrossEntropyGrad(key) => key.bindings(),
+            KernelKey::Dropout(key) => key.bindings(),
             KernelKey::Elementwise(key) => key.bindings(),
             KernelKey::Fill(key) => key.bindings(),
             KernelKey::Gather(key) => key.bindings(),
@@ -160,8 +181,11 @@ impl KernelKey {
         match self {
             KernelKey::Adam(_) => fixed(adam::PARAMS),
             KernelKey::Attention(key) => key.params(),
+            KernelKey::AttentionGrad(key) => key.params(),
+            KernelKey::AttentionStats(key) => key.params(),
             KernelKey::CrossEntropy(_) => fixed(cross_entropy::PARAMS),
             KernelKey::CrossEntropyGrad(_) => fixed(cross_entropy_grad::PARAMS),
+            KernelKey::Dropout(key) => key.params(),
             KernelKey::Elementwise(key) => key.params(),
             KernelKey::Fill(_) => fixed(fill::PARAMS),
             KernelKey::Gather(_) => fixed(gather::PARAMS),
@@ -184,10 +208,13 @@ impl KernelKey {
     pub fn workgroup_bytes(&self) -> usize {
         match self {
             KernelKey::Attention(key) => key.workgroup_bytes(),
+            KernelKey::AttentionGrad(key) => key.workgroup_bytes(),
             KernelKey::Matmul(key) => key.workgroup_bytes(),
             KernelKey::Adam(_)
+            | KernelKey::AttentionStats(_)
             | KernelKey::CrossEntropy(_)
             | KernelKey::CrossEntropyGrad(_)
+            | KernelKey::Dropout(_)
             | KernelKey::Elementwise(_)
             | KernelKey::Fill(_)
             | KernelKey::Gather(_)
@@ -208,8 +235,11 @@ impl KernelKey {
         match self {
             KernelKey::Adam(key) => key.size,
             KernelKey::Attention(key) => key.workgroup_size(),
+            KernelKey::AttentionGrad(key) => key.workgroup_size(),
+            KernelKey::AttentionStats(key) => key.size,
             KernelKey::CrossEntropy(key) => key.size,
             KernelKey::CrossEntropyGrad(key) => key.size,
+            KernelKey::Dropout(key) => key.size,
             KernelKey::Elementwise(key) => key.workgroup_size(),
             KernelKey::Fill(key) => key.size,
             KernelKey::Gather(key) => key.size,

@@ -6,10 +6,12 @@
 //! first. Physical layouts are explicit: a weight that only products read and no run updates is stored
 //! transposed, (in, out), and cut into tensors that one binding covers; see [`Weight`].
 
+mod attention;
 mod error;
 mod linear_grad;
 mod movement;
 mod products;
+mod reads;
 mod selector;
 mod states;
 mod training;

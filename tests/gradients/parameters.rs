@@ -1,6 +1,6 @@
 //! Gradients of a graph's parameters as outputs: packed ones under their own names, as written and lifted.
 
-use crate::written::{self, Result, TINY, f32, gptlite, linear};
+use crate::written::{self, Result, TINY, f32, gptlite, linear, ops};
 use kiln::fuse::{FuseLimits, fuse};
 use kiln::grad::{Checkpoint, GradError, Parameters, differentiate};
 use kiln::graph::{Builder, DType, Graph, GraphError, TensorType, ValueId};
@@ -84,6 +84,34 @@ fn the_backward_pass_of_a_layer_is_fused() -> Result {
             "chains: relu.grad.dx: add + less_equal + masked_fill in one kernel",
         ]
     );
+    Ok(())
+}
+
+#[test]
+fn the_backward_pass_of_a_block_is_few_ops() -> Result {
+    let lifted = lift(&with_loss(&gptlite(TINY)?)?)?.0;
+    let graph = fuse(&all(&lifted)?, &FuseLimits::default())?.0;
+    let expected = [
+        ("add", 3), // the loss's two factors, and the two places where a residual parts
+        ("add_layernorm", 1),
+        ("attention", 1),
+        ("attention_grad", 1),
+        ("concat", 2), // dq, dk and dv of one linear; the positions that were not read
+        ("constant", 1),
+        ("embedding", 1),
+        ("embedding_grad", 1),
+        ("fused_matmul", 5), // proj, two of ffwd, lm_head; relu's gradient behind dx of ffwd
+        ("layernorm", 2),
+        ("layernorm_grad", 3),
+        ("layernorm_param_grad", 3),
+        ("linear", 1),
+        ("linear_grad", 5),
+        ("matmul", 4), // dx of qkv, proj, ffwd and lm_head
+        ("mul", 1),
+        ("slice", 13), // q, k, v, the positions, and nine weights of their packed gradient
+        ("sum", 2),    // the loss, and the positions' gradient over the batch
+    ];
+    assert_eq!(ops(&graph), expected.into(), "{graph}");
     Ok(())
 }
 

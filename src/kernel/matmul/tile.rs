@@ -50,9 +50,9 @@ fn rounds(tiles: usize, threads: usize) -> f64 {
     (tiles - rest) as f64 + if rest > 0 { rest as f64 / hidden } else { 0.0 }
 }
 
-/// Bytes of a stage of both operands, one vec4 of padding a row each.
+/// Bytes of a stage of both operands, each with padding of at most eight vec4s.
 pub(super) fn stage_bytes(tile: Tile) -> usize {
-    tile.k * (tile.m / 4 + tile.n / 4 + 2) * 16
+    (tile.k * (tile.m + tile.n) / 4 + 2 * 8) * 16
 }
 
 /// Depths of a stage, the preferred first: a small tile waits for memory rather than computes, so its stages are deep.
