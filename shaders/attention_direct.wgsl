@@ -6,6 +6,9 @@
 // An invocation has one query of one head and walks over its keys, four at a time, with a running maximum (Milakov
 // and Gimelshein, arXiv 1805.02867). Keys and values are the same for all {{ threads }} invocations of a workgroup. Sums run over
 // keys in order, in f32.
+{% if dropout %}
+// Dropout acts on the weights of the values, not on their sum.
+{% endif %}
 
 @compute @workgroup_size({{ threads }})
 fn main(
@@ -34,6 +37,10 @@ fn main(
     let q{{ c }} = read_q(at_q, {{ 4 * c }}u) * p.scale;
     var o{{ c }} = vec4<f32>(0.0);
 {% endfor %}
+{% if dropout %}
+    let stream = stream_of(h);
+    let at_w = weights_of(b, i);
+{% endif %}
     var top = HIDDEN;
     var sum = 0.0;
     for (var j = 0; j < last; j += 4) {
@@ -55,10 +62,13 @@ fn main(
         let v{{ r }} = at_v + j{{ r }} * p.v_row;
 {% endfor %}
         sum = sum * shrink + ((w0 + w1) + (w2 + w3));
+{% if dropout %}
+        let z = vec4<f32>(w0, w1, w2, w3) * kept(at_w + u32(j), stream);
+{% endif %}
 {% for c in range(columns) %}
         o{{ c }} *= shrink;
 {% for r in range(4) %}
-        o{{ c }} += seen(w{{ r }}, read_v(v{{ r }}, {{ 4 * c }}u));
+        o{{ c }} += seen({{ "z." ~ "xyzw"[r] if dropout else "w" ~ r }}, read_v(v{{ r }}, {{ 4 * c }}u));
 {% endfor %}
 {% endfor %}
     }

@@ -48,7 +48,7 @@ fn fma_rate(gpu: &Gpu, key: ProbeKey, groups: u32) -> Result<f64, Error> {
     };
     let recording = lower(&selected, &plan(&selected, true), gpu.caps());
     let executable = Executable::new(gpu, recording, ExecutableOptions::default())?;
-    let seconds = best(|| Ok(executable.submit(&[], Submission::default())?.wait().map(|_| ())?))?;
+    let seconds = best(|| Ok(executable.submit(&[Vec::new()], Submission::default())?.wait().map(|_| ())?))?;
     Ok(flops / seconds)
 }
 

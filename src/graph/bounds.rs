@@ -79,7 +79,7 @@ impl Graph {
 
     /// The input that a value is, unchanged but for ops that only move elements.
     fn moved_input(&self, mut value: ValueId) -> Option<NodeId> {
-        while let Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) = self.producer(value).op {
+        while self.producer(value).op.is_view() {
             value = self.producer(value).inputs[0];
         }
         (self.producer(value).op == Op::Input).then_some(value.node)

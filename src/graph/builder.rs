@@ -76,6 +76,11 @@ impl Builder {
         Ok(self.graph.push_input(ty, name).into())
     }
 
+    /// The input of this name, if it is declared.
+    pub fn find_input(&self, name: &str) -> Option<ValueId> {
+        self.graph.nodes().find(|(_, n)| n.op == Op::Input && n.name == name).map(|(id, _)| id.into())
+    }
+
     /// A value that stays on the device between runs: zero at first, read as of the start of a run. Give it its next
     /// value with [`Builder::update`].
     pub fn state(&mut self, name: &str, ty: TensorType) -> Value {

@@ -3,33 +3,40 @@
 //!
 //! [`KernelKey`] holds all that changes a kernel's text and nothing else; [`KernelKey::source`] is a pure function of
 //! it. Sizes and strides are runtime parameters in a uniform buffer at binding 0, storage buffers follow from
-//! binding 1 in the order of [`KernelKey::bindings`]. Each kernel is one Rust file and one .wgsl of the same stem.
+//! binding 1 in the order of [`KernelKey::bindings`]. Each kernel is one Rust module and one .wgsl of the same stem.
 
 pub mod adam;
 pub mod attention;
+pub mod attention_grad;
+pub mod attention_stats;
 mod chain_wgsl;
 pub mod cross_entropy;
 pub mod cross_entropy_grad;
+pub mod dropout;
 pub mod elementwise;
 mod error;
 pub mod fill;
 pub mod gather;
+mod heads;
 pub mod matmul;
 pub mod norm;
 pub mod norm_grad;
 pub mod norm_param_grad;
+mod philox;
 pub mod probe;
 pub mod reduce;
 pub mod scatter;
 pub mod softmax;
 pub mod softmax_grad;
 mod split;
+pub mod sum_parts;
 mod template;
 #[cfg(test)]
 mod tests;
 mod view;
 
 pub use error::KernelError;
+pub use philox::Fours;
 pub use split::split_rows;
 
 use crate::graph::DType;
@@ -51,10 +58,16 @@ pub enum KernelKey {
     Adam(adam::AdamKey),
     /// attention.wgsl or attention_direct.wgsl
     Attention(attention::AttentionKey),
+    /// attention_grad.wgsl or attention_grad_direct.wgsl
+    AttentionGrad(attention_grad::AttentionGradKey),
+    /// attention_stats.wgsl
+    AttentionStats(attention_stats::AttentionStatsKey),
     /// cross_entropy.wgsl
     CrossEntropy(cross_entropy::CrossEntropyKey),
     /// cross_entropy_grad.wgsl
     CrossEntropyGrad(cross_entropy_grad::CrossEntropyGradKey),
+    /// dropout.wgsl
+    Dropout(dropout::DropoutKey),
     /// elementwise.wgsl
     Elementwise(elementwise::ElementwiseKey),
     /// fill.wgsl
@@ -79,6 +92,8 @@ pub enum KernelKey {
     Softmax(softmax::SoftmaxKey),
     /// softmax_grad.wgsl
     SoftmaxGrad(softmax_grad::SoftmaxGradKey),
+    /// sum_parts.wgsl
+    SumParts(sum_parts::SumPartsKey),
 }
 
 impl KernelKey {
@@ -87,8 +102,11 @@ impl KernelKey {
         match self {
             KernelKey::Adam(_) => adam::NAME,
             KernelKey::Attention(key) => key.name(),
+            KernelKey::AttentionGrad(key) => key.name(),
+            KernelKey::AttentionStats(_) => attention_stats::NAME,
             KernelKey::CrossEntropy(_) => cross_entropy::NAME,
             KernelKey::CrossEntropyGrad(_) => cross_entropy_grad::NAME,
+            KernelKey::Dropout(_) => dropout::NAME,
             KernelKey::Elementwise(_) => elementwise::NAME,
             KernelKey::Fill(_) => fill::NAME,
             KernelKey::Gather(_) => gather::NAME,
@@ -101,6 +119,7 @@ impl KernelKey {
             KernelKey::Scatter(_) => scatter::NAME,
             KernelKey::Softmax(_) => softmax::NAME,
             KernelKey::SoftmaxGrad(_) => softmax_grad::NAME,
+            KernelKey::SumParts(_) => sum_parts::NAME,
         }
     }
 
@@ -109,8 +128,11 @@ impl KernelKey {
         match self {
             KernelKey::Adam(key) => key.source(),
             KernelKey::Attention(key) => key.source(),
+            KernelKey::AttentionGrad(key) => key.source(),
+            KernelKey::AttentionStats(key) => key.source(),
             KernelKey::CrossEntropy(key) => key.source(),
             KernelKey::CrossEntropyGrad(key) => key.source(),
+            KernelKey::Dropout(key) => key.source(),
             KernelKey::Elementwise(key) => key.source(),
             KernelKey::Fill(key) => key.source(),
             KernelKey::Gather(key) => key.source(),
@@ -123,6 +145,7 @@ impl KernelKey {
             KernelKey::Scatter(key) => key.source(),
             KernelKey::Softmax(key) => key.source(),
             KernelKey::SoftmaxGrad(key) => key.source(),
+            KernelKey::SumParts(key) => key.source(),
         }
     }
 
@@ -131,8 +154,11 @@ impl KernelKey {
         match self {
             KernelKey::Adam(key) => key.bindings(),
             KernelKey::Attention(key) => key.bindings(),
+            KernelKey::AttentionGrad(key) => key.bindings(),
+            KernelKey::AttentionStats(key) => key.bindings(),
             KernelKey::CrossEntropy(key) => key.bindings(),
             KernelKey::CrossEntropyGrad(key) => key.bindings(),
+            KernelKey::Dropout(key) => key.bindings(),
             KernelKey::Elementwise(key) => key.bindings(),
             KernelKey::Fill(key) => key.bindings(),
             KernelKey::Gather(key) => key.bindings(),
@@ -145,6 +171,7 @@ impl KernelKey {
             KernelKey::Scatter(key) => key.bindings(),
             KernelKey::Softmax(key) => key.bindings(),
             KernelKey::SoftmaxGrad(key) => key.bindings(),
+            KernelKey::SumParts(key) => key.bindings(),
         }
     }
 
@@ -154,8 +181,11 @@ impl KernelKey {
         match self {
             KernelKey::Adam(_) => fixed(adam::PARAMS),
             KernelKey::Attention(key) => key.params(),
+            KernelKey::AttentionGrad(key) => key.params(),
+            KernelKey::AttentionStats(key) => key.params(),
             KernelKey::CrossEntropy(_) => fixed(cross_entropy::PARAMS),
             KernelKey::CrossEntropyGrad(_) => fixed(cross_entropy_grad::PARAMS),
+            KernelKey::Dropout(key) => key.params(),
             KernelKey::Elementwise(key) => key.params(),
             KernelKey::Fill(_) => fixed(fill::PARAMS),
             KernelKey::Gather(_) => fixed(gather::PARAMS),
@@ -168,6 +198,7 @@ impl KernelKey {
             KernelKey::Scatter(_) => fixed(scatter::PARAMS),
             KernelKey::Softmax(_) => fixed(softmax::PARAMS),
             KernelKey::SoftmaxGrad(_) => fixed(softmax_grad::PARAMS),
+            KernelKey::SumParts(key) => key.params(),
         }
     }
 
@@ -177,10 +208,13 @@ impl KernelKey {
     pub fn workgroup_bytes(&self) -> usize {
         match self {
             KernelKey::Attention(key) => key.workgroup_bytes(),
+            KernelKey::AttentionGrad(key) => key.workgroup_bytes(),
             KernelKey::Matmul(key) => key.workgroup_bytes(),
             KernelKey::Adam(_)
+            | KernelKey::AttentionStats(_)
             | KernelKey::CrossEntropy(_)
             | KernelKey::CrossEntropyGrad(_)
+            | KernelKey::Dropout(_)
             | KernelKey::Elementwise(_)
             | KernelKey::Fill(_)
             | KernelKey::Gather(_)
@@ -191,7 +225,8 @@ impl KernelKey {
             | KernelKey::Reduce(_)
             | KernelKey::Scatter(_)
             | KernelKey::Softmax(_)
-            | KernelKey::SoftmaxGrad(_) => 0,
+            | KernelKey::SoftmaxGrad(_)
+            | KernelKey::SumParts(_) => 0,
         }
     }
 
@@ -200,8 +235,11 @@ impl KernelKey {
         match self {
             KernelKey::Adam(key) => key.size,
             KernelKey::Attention(key) => key.workgroup_size(),
+            KernelKey::AttentionGrad(key) => key.workgroup_size(),
+            KernelKey::AttentionStats(key) => key.size,
             KernelKey::CrossEntropy(key) => key.size,
             KernelKey::CrossEntropyGrad(key) => key.size,
+            KernelKey::Dropout(key) => key.size,
             KernelKey::Elementwise(key) => key.workgroup_size(),
             KernelKey::Fill(key) => key.size,
             KernelKey::Gather(key) => key.size,
@@ -214,6 +252,7 @@ impl KernelKey {
             KernelKey::Scatter(key) => key.workgroup_size(),
             KernelKey::Softmax(key) => key.size,
             KernelKey::SoftmaxGrad(key) => key.size,
+            KernelKey::SumParts(key) => key.workgroup_size(),
         }
     }
 }

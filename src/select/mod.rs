@@ -3,12 +3,15 @@
 //!
 //! Every op goes to a kernel in one exhaustive match. Ops that only move elements (reshape, permute, slice,
 //! broadcast) become [`View`]s of their input; what reads a view in a way that its kernel cannot makes a dense copy
-//! first. Physical layouts are explicit: a weight that only products read is stored transposed, (in, out), and cut
-//! into tensors that one binding covers; see [`Weight`].
+//! first. Physical layouts are explicit: a weight that only products read and no run updates is stored
+//! transposed, (in, out), and cut into tensors that one binding covers; see [`Weight`].
 
+mod attention;
 mod error;
+mod linear_grad;
 mod movement;
 mod products;
+mod reads;
 mod selector;
 mod states;
 mod training;

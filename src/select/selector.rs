@@ -1,18 +1,18 @@
 //! In: a graph; out: [`Selected`]: the walk over its nodes and the match of ops to kernels.
 
-use super::states::Reads;
+use super::reads::Reads;
+use super::states::States;
 use super::{Located, Port, SelectError, Selected, Step, TensorId, TensorKind, TensorSpec, Weight};
 use crate::caps::DeviceCaps;
 use crate::graph::{
     Chain, DType, Disposition, Extreme, Graph, Node, NodeId, Op, Output, Reduction, Ref, Shape, StorageId, TensorType,
     ValueId,
 };
-use crate::kernel::attention::Attention;
 use crate::kernel::elementwise::Elementwise;
 use crate::kernel::norm::NormKind;
 use crate::kernel::reduce::ReduceKind;
 use crate::kernel::{KernelError, Launch, View, fill, gather, norm, reduce, softmax};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// Chooses kernels for a verified graph.
 pub fn select(graph: &Graph, caps: &DeviceCaps) -> Result<Selected, SelectError> {
@@ -25,8 +25,9 @@ pub fn select(graph: &Graph, caps: &DeviceCaps) -> Result<Selected, SelectError>
         uses: graph.use_counts(),
         transposed: HashMap::new(),
         reads: Reads::of(graph),
-        placed: HashSet::new(),
+        states: States::default(),
     };
+    s.states = States::of(graph, &s.uses);
     for (id, node) in graph.nodes() {
         s.check(node)?;
         s.node(id, node).map_err(|e| s.name_tensor(node, e))?;
@@ -45,9 +46,10 @@ pub(super) struct Selector<'a> {
     pub uses: Vec<Vec<usize>>,
     /// Weights stored transposed: their tensors in order of columns.
     pub transposed: HashMap<StorageId, Vec<Weight>>,
+    /// Who reads values last.
     pub reads: Reads,
-    /// States whose new value was written where they lie.
-    pub placed: HashSet<NodeId>,
+    /// Who reads states, and who makes their new values.
+    pub states: States,
 }
 
 /// What can go wrong in a node: a kernel's refusal, or an error that is complete.
@@ -320,7 +322,7 @@ impl<'a> Selector<'a> {
             Op::Compare(c) => {
                 self.chain(id, &Chain::of(2, crate::graph::Step::Compare(*c, Ref::Input(0), Ref::Input(1))))
             }
-            Op::Dropout(_) => Err(self.no_kernel(node)),
+            Op::Dropout(attrs) => self.dropout(id, attrs),
             Op::CrossEntropy(attrs) => self.cross_entropy(id, attrs),
             Op::CrossEntropyGrad(attrs) => self.cross_entropy_grad(id, attrs),
             Op::SoftmaxGrad(axis) => self.softmax_grad(id, *axis, false),
@@ -328,64 +330,16 @@ impl<'a> Selector<'a> {
             Op::LayerNormGrad | Op::RmsNormGrad => self.norm_grad(id),
             Op::LayerNormParamGrad | Op::RmsNormParamGrad => self.norm_param_grad(id),
             Op::EmbeddingGrad(rows) => self.embedding_grad(id, *rows),
-            Op::LinearGrad { .. } => Err(self.no_kernel(node)),
-            Op::AttentionGrad(_) => Err(self.no_kernel(node)),
+            Op::LinearGrad { bias } => self.linear_grad(id, *bias),
+            Op::AttentionGrad(attrs) => self.attention_grad(id, attrs),
             Op::Adam(attrs) => self.adam(id, attrs),
-            Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) => self.view(id, node),
-            Op::Concat(axis) => self.concat(id, *axis),
-            Op::Attention(attrs) => {
-                let operands: Vec<Located> = node.inputs.iter().map(|v| self.locate(*v)).collect();
-                let (q, k) = (self.graph.shape(input(0)), self.graph.shape(input(1)));
-                let full = [q.dims()[0], attrs.heads, q.dims()[1], k.dims()[1]];
-                let mask = attrs.mask.then(|| operands[3].view.broadcast(&full));
-                let lse = self.is_used(id, 1);
-                let mut made = vec![self.output(id, 0)?];
-                if lse {
-                    made.push(self.output(id, 1)?);
-                }
-                if q.elements() == 0 {
-                    return Ok(());
-                }
-                if k.elements() == 0 {
-                    // no query sees a key
-                    for (out, value) in made.iter().zip([0.0, f32::NEG_INFINITY]) {
-                        let launches = fill::constant(out.dtype, value, out.view.elements(), self.caps)?;
-                        self.emit(id, "", launches, &[out.tensor], None)?;
-                    }
-                    return Ok(());
-                }
-                let mut views: Vec<Located> = operands[..3].to_vec();
-                let launches = loop {
-                    let attention = Attention {
-                        attrs: *attrs,
-                        dtype: views[0].dtype,
-                        q: &views[0].view,
-                        k: &views[1].view,
-                        v: &views[2].view,
-                        mask: mask.as_ref(),
-                        lse,
-                    };
-                    match attention.launches(self.caps) {
-                        Err(KernelError::Layout { operand }) => {
-                            views[operand] = self.copy(id, &views[operand].clone())?
-                        }
-                        other => break other?,
-                    }
-                };
-                let mut tensors: Vec<TensorId> = views.iter().map(|l| l.tensor).collect();
-                tensors.extend(operands[3..].iter().map(|l| l.tensor));
-                if attrs.lengths {
-                    let last = node.inputs.len() - 1;
-                    tensors[last] = self.dense(id, node.inputs[last])?.tensor;
-                }
-                tensors.extend(made.iter().map(|l| l.tensor));
-                self.emit(id, "", launches, &tensors, None)
+            Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) | Op::Recompute(_) => {
+                self.view(id, node)
             }
+            Op::Concat(_) if self.states.is_parts(self.graph, id.into()) => Ok(()),
+            Op::Concat(axis) => self.concat(id, *axis),
+            Op::Attention(attrs) => self.attention(id, attrs),
         }
-    }
-
-    fn no_kernel(&self, node: &Node) -> Fault {
-        SelectError::NoKernel { op: node.op.name(), node: node.name.clone() }.into()
     }
 
     /// A node without inputs.

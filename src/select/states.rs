@@ -1,47 +1,83 @@
 //! In: states, which stay on the device between runs; out: their tensors, and how each takes its new value: written
-//! where it lies by the node that makes it, or copied there at the end.
+//! where it lies by the node that makes it, or copied there at the end. Knows neither kernels nor buffers.
+//!
+//! A new value may be a concat along dimension 0: then it is no tensor of its own, and each part goes to its rows.
 
 use super::selector::{Done, Selector};
 use super::{Located, Port, SelectError, Step, TensorId, TensorKind};
 use crate::graph::{Graph, NodeId, Op, ValueId};
 use crate::kernel::{Access, View};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
-/// Who reads a value last, a view of it included.
-pub(super) struct Reads {
-    /// The value that a chain of views looks at.
-    root: HashMap<ValueId, ValueId>,
-    /// By root, the last node; one past the end where an output or a state takes the value.
-    last: HashMap<ValueId, NodeId>,
+/// What is known of a graph's states.
+#[derive(Default)]
+pub(super) struct States {
+    /// Who reads which elements of each state, itself or by a view; one past the last node where an output or another
+    /// state takes them.
+    reads: HashMap<NodeId, Vec<(NodeId, Range<usize>)>>,
+    /// Values that nothing but an update reads: the state and its elements that take them.
+    targets: HashMap<ValueId, (NodeId, Range<usize>)>,
+    /// Those of them that lie there already.
+    placed: HashSet<ValueId>,
 }
 
-impl Reads {
-    pub fn of(graph: &Graph) -> Reads {
-        let mut reads = Reads { root: HashMap::new(), last: HashMap::new() };
+impl States {
+    pub fn of(graph: &Graph, uses: &[Vec<usize>]) -> States {
+        let all = |id: NodeId| 0..graph.shape(id.into()).elements();
+        // a view's elements, and whether they are all of that range and in its order
+        let mut seen: HashMap<ValueId, (NodeId, Range<usize>, bool)> =
+            graph.updates().iter().map(|(s, _)| ((*s).into(), (*s, all(*s), true))).collect();
+        let mut states = States::default();
         for (id, node) in graph.nodes() {
-            for value in &node.inputs {
-                reads.last.insert(reads.root(*value), id);
+            for (state, elements, _) in node.inputs.iter().filter_map(|v| seen.get(v)) {
+                states.reads.entry(*state).or_default().push((id, elements.clone()));
             }
-            if matches!(node.op, Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_)) {
-                reads.root.insert(id.into(), reads.root(node.inputs[0]));
-            }
+            let Some((state, elements, whole)) = node.inputs.first().and_then(|v| seen.get(v)).cloned() else {
+                continue;
+            };
+            let view = match node.op {
+                Op::Slice { axis: 0, start, len } if whole => {
+                    let row = elements.len() / graph.shape(node.inputs[0]).dims()[0].max(1);
+                    let first = elements.start + start * row;
+                    (state, first..first + len * row, true)
+                }
+                Op::Reshape(_) | Op::Recompute(_) => (state, elements, whole),
+                Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) => (state, elements, false),
+                _ => continue,
+            };
+            seen.insert(id.into(), view);
         }
         let end = NodeId(graph.nodes().len());
-        for value in graph.outputs().iter().map(|o| o.value).chain(graph.updates().iter().map(|u| u.1)) {
-            reads.last.insert(reads.root(value), end);
+        let ends = graph.outputs().iter().map(|o| o.value).chain(graph.updates().iter().map(|u| u.1));
+        for (state, elements, _) in ends.filter_map(|v| seen.get(&v)) {
+            states.reads.entry(*state).or_default().push((end, elements.clone()));
         }
-        reads
+        let once = |v: &ValueId| uses[v.node.0][v.output] == 1;
+        for (state, value) in graph.updates().iter().filter(|(_, v)| once(v)) {
+            states.targets.insert(*value, (*state, all(*state)));
+            let mut first = 0;
+            for part in parts(graph, *value).unwrap_or_default() {
+                let elements = first..first + graph.shape(*part).elements();
+                first = elements.end;
+                if once(part) {
+                    states.targets.insert(*part, (*state, elements));
+                }
+            }
+        }
+        states
     }
 
-    /// What a view looks at, the value itself where it is none.
-    pub fn root(&self, value: ValueId) -> ValueId {
-        self.root.get(&value).copied().unwrap_or(value)
+    /// Whether this concat is the new value of a state and nothing else, and so is never made.
+    pub fn is_parts(&self, graph: &Graph, value: ValueId) -> bool {
+        self.targets.contains_key(&value) && parts(graph, value).is_some()
     }
+}
 
-    /// Whether no node after this one, no output and no state reads a value or a view of it.
-    pub fn ends_at(&self, id: NodeId, value: ValueId) -> bool {
-        self.last.get(&self.root(value)) == Some(&id)
-    }
+/// The inputs of a concat along dimension 0.
+fn parts(graph: &Graph, value: ValueId) -> Option<&[ValueId]> {
+    let node = graph.producer(value);
+    (node.op == Op::Concat(0)).then_some(&node.inputs[..])
 }
 
 impl Selector<'_> {
@@ -55,15 +91,19 @@ impl Selector<'_> {
         Ok(tensor)
     }
 
-    /// Whether a node may write this output where this input lies: a state whose new value the output is. Nothing but
-    /// the update reads the output, nothing reads the state later, and the node reads it once.
+    /// Whether a node may write this output where this input lies: the elements of a state whose new value the output
+    /// is. Nothing but the update reads the output, nothing reads those elements later, and the node reads them once.
     pub(super) fn takes_state(&self, id: NodeId, output: usize, input: ValueId) -> bool {
-        let value = ValueId { node: id, output };
-        input == ValueId::from(input.node)
-            && self.graph.updates().contains(&(input.node, value))
-            && self.uses[id.0][output] == 1
-            && self.reads.ends_at(id, input)
-            && self.reads_once(id, self.at[&input].tensor)
+        let Some((state, elements)) = self.states.targets.get(&ValueId { node: id, output }) else { return false };
+        let located = &self.at[&input];
+        let tensor = located.tensor;
+        let same = tensor == self.at[&ValueId::from(*state)].tensor
+            && located.view.is_dense()
+            && (located.view.offset..located.view.offset + located.view.elements()) == *elements;
+        let free = |(reader, read): &(NodeId, Range<usize>)| {
+            *reader <= id || read.end <= elements.start || elements.end <= read.start
+        };
+        same && self.reads_once(id, tensor) && self.states.reads.get(state).is_none_or(|reads| reads.iter().all(free))
     }
 
     /// Whether a node may overwrite this input, which lies alone in this tensor: nothing reads it later, and the node
@@ -81,11 +121,12 @@ impl Selector<'_> {
         self.graph.node(id).inputs.iter().filter(|v| self.at[v].tensor == tensor).count() == 1
     }
 
-    /// Puts an output where a state lies; see [`Selector::takes_state`].
-    pub(super) fn overwrite_state(&mut self, id: NodeId, output: usize, state: ValueId) -> Located {
-        let located = self.locate(state);
-        self.set(ValueId { node: id, output }, located.clone());
-        self.placed.insert(state.node);
+    /// Puts an output where an input lies; see [`Selector::takes_state`].
+    pub(super) fn overwrite_state(&mut self, id: NodeId, output: usize, input: ValueId) -> Located {
+        let located = self.locate(input);
+        let value = ValueId { node: id, output };
+        self.set(value, located.clone());
+        self.states.placed.insert(value);
         located
     }
 
@@ -95,23 +136,34 @@ impl Selector<'_> {
         let mut pending = Vec::new();
         // before any state is written: a value may be read from a state
         for (state, value) in self.graph.updates() {
-            if *value == ValueId::from(*state) || self.placed.contains(state) {
-                // it keeps its value, or has its new one
-                continue;
+            let whole = [*value];
+            let is_parts = self.states.is_parts(self.graph, *value);
+            let parts = if is_parts { &self.graph.producer(*value).inputs[..] } else { &whole };
+            let place = self.locate((*state).into());
+            let mut first = 0;
+            for part in parts {
+                let shape = self.graph.shape(*part);
+                let view = View { offset: first, ..View::dense(shape) };
+                first += shape.elements();
+                if self.states.placed.contains(part) {
+                    continue;
+                }
+                let made = self.locate(*part);
+                // it keeps its value
+                if made.tensor == place.tensor && made.view.offset == view.offset && made.view.is_dense() {
+                    continue;
+                }
+                let node = self.graph.producer(*part);
+                let mut from = self.dense(part.node, *part).map_err(|e| self.name_tensor(node, e))?;
+                if self.out.tensors[from.tensor.0].kind == TensorKind::State {
+                    from = self.copy(part.node, &from).map_err(|e| self.name_tensor(node, e))?;
+                }
+                pending.push((*state, from, Located { view, ..place.clone() }));
             }
-            let node = self.graph.producer(*value);
-            let to = self.at[&ValueId::from(*state)].clone();
-            let mut from = self.dense(value.node, *value).map_err(|e| self.name_tensor(node, e))?;
-            if self.out.tensors[from.tensor.0].kind == TensorKind::State {
-                from = self.copy(value.node, &from).map_err(|e| self.name_tensor(node, e))?;
-            }
-            pending.push((*state, from, to));
         }
-        let sources: Vec<TensorId> = pending.iter().map(|(_, from, _)| from.tensor).collect();
-        pending.retain(|(_, from, to)| {
-            let once = sources.iter().filter(|t| **t == from.tensor).count() == 1;
-            !(once && self.write_state_directly(from, to))
-        });
+        let mut sources: HashMap<TensorId, usize> = HashMap::new();
+        pending.iter().for_each(|(_, from, _)| *sources.entry(from.tensor).or_insert(0) += 1);
+        pending.retain(|(_, from, to)| !(sources[&from.tensor] == 1 && self.write_state_directly(from, to)));
         for (state, from, to) in pending {
             let node = self.graph.node(state);
             self.copy_into(state, &from, &to).map_err(|e| self.name_tensor(node, e))?;

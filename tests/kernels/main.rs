@@ -4,8 +4,11 @@
 mod common;
 
 mod attention;
+mod attention_grad;
+mod dropout;
 mod elementwise;
 mod gradients;
+mod linear_grad;
 mod losses;
 mod matmul;
 mod memory;

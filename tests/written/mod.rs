@@ -185,3 +185,16 @@ fn close(name: &str, left: &Value, right: &Value, tolerance: f64) {
         assert!(same, "{name}[{i}]: {l} as written, {r} rewritten");
     }
 }
+
+/// Each parameter under its own name, out of storages that may pack several.
+pub fn own_parameters(graph: &Graph, storages: Named) -> Named {
+    let mut own = Named::new();
+    for (_, storage) in graph.layout.iter() {
+        let whole = storages[&storage.name].to_f64();
+        for part in &storage.parts {
+            let values = &whole[part.offset..][..part.shape.elements()];
+            own.insert(part.name.clone(), Tensor::from_f64(TensorType::new(storage.dtype, part.shape.clone()), values));
+        }
+    }
+    own
+}
