@@ -35,21 +35,21 @@ var<workgroup> marks: array<u32, {{ columns * lines }}>;
 var<workgroup> tile: array<{{ T }}, {{ columns * lines }}>;
 var<workgroup> stop: u32;
 
-// Bit k tells whether index `from` + k is `row`; positions count from a multiple of 4 at or before the first index.
-fn marked(from: u32, low: u32, high: u32, row: {{ index }}) -> u32 {
+// Bit k tells whether index `begin` + k is `row`; positions count from a multiple of 4 at or before the first index.
+fn marked(begin: u32, low: u32, high: u32, row: {{ index }}) -> u32 {
     var word = 0u;
     for (var k = 0u; k < 8u; k++) {
-        if from + 4u * k < high {
-            let bits = select(vec4(0u), vec4(1u, 2u, 4u, 8u), indices[from / 4u + k] == vec4(row));
+        if begin + 4u * k < high {
+            let bits = select(vec4(0u), vec4(1u, 2u, 4u, 8u), indices[begin / 4u + k] == vec4(row));
             word |= ((bits.x | bits.y) | (bits.z | bits.w)) << (4u * k);
         }
     }
     // those before the first index and after the last are another's
-    if low > from {
-        word &= 0xffffffffu << min(low - from, 31u);
+    if low > begin {
+        word &= 0xffffffffu << min(low - begin, 31u);
     }
-    if high < from + 32u {
-        word &= (1u << (high - min(from, high))) - 1u;
+    if high < begin + 32u {
+        word &= (1u << (high - min(begin, high))) - 1u;
     }
     return word;
 }
@@ -89,7 +89,7 @@ fn main(
             var chunk = {{ T }}(0.0);
             for (var w = line; w < words; w += LINES) {
                 var word = marks[w];
-                let from = start + 32u * w - p.first;
+                let base = start + 32u * w - p.first;
                 var sum = {{ T }}(0.0);
                 while word != 0u {
                     // two at a time, so that two reads are under way
@@ -98,8 +98,8 @@ fn main(
                     let both = word != 0u;
                     let b = select(a, firstTrailingBit(word), both);
                     word &= word - 1u;
-                    let one = {{ T }}(dy[(from + a) * p.width + column]);
-                    let other = {{ T }}(dy[(from + b) * p.width + column]);
+                    let one = {{ T }}(dy[(base + a) * p.width + column]);
+                    let other = {{ T }}(dy[(base + b) * p.width + column]);
                     sum = (sum + one) + select({{ T }}(0.0), other, both);
                 }
                 chunk += sum;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::caps::DeviceCaps;
-use crate::graph::{Chain, Shape};
+use crate::graph::{AdamAttrs, Chain, CrossEntropyAttrs, Shape};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use proptest::prelude::*;
 
@@ -337,6 +337,59 @@ fn sums_of_parts_follow_each_other() {
         "sum_parts: operand 0: all parts wants a binding of 7200 bytes, but the device's limit is 4096; \
          use a smaller size or another adapter"
     );
+}
+
+#[test]
+fn launches_of_training_cover_their_tensors_under_small_limits() {
+    let adam = AdamAttrs {
+        beta1: 0.9.into(),
+        beta2: 0.999.into(),
+        eps: 1e-8.into(),
+        weight_decay: 0.0.into(),
+        decoupled: false,
+    };
+    let loss = CrossEntropyAttrs { axis: 1, ignore_index: None, label_smoothing: 0.0.into() };
+    for limit in [65_536, 1 << 20] {
+        let caps = small(limit);
+        for dtype in [DType::F32, DType::F16] {
+            let size = dtype.size();
+            let rows_bytes = |rows: usize, width: usize| (rows * width * size) as u64;
+            for in_place in [false, true] {
+                let step = adam::launches(&adam, dtype, 50_000, in_place, &caps).unwrap();
+                check(&step, &caps);
+                covers(&step, 0, 200_000);
+                covers(&step, 3, rows_bytes(50_000, 1));
+                let sizes = [1000, 32, 4];
+                let grad = cross_entropy_grad::launches(&loss, dtype, sizes, in_place, &caps).unwrap();
+                check(&grad, &caps);
+                covers(&grad, 4, rows_bytes(4000, 32));
+            }
+            for sizes in [[1000, 100, 1], [64, 65, 8]] {
+                let losses = cross_entropy::launches(&loss, dtype, sizes, &caps).unwrap();
+                check(&losses, &caps);
+                covers(&losses, 0, rows_bytes(sizes[0] * sizes[1], sizes[2]));
+                covers(&losses, 3, (4 * sizes[0] * sizes[2]) as u64);
+            }
+            let soft = softmax_grad::launches(dtype, true, 1000, 128, 1, &caps).unwrap();
+            check(&soft, &caps);
+            covers(&soft, 2, rows_bytes(1000, 128));
+            for rms in [false, true] {
+                let inputs = if rms { 3 } else { 4 };
+                let rows = norm_grad::launches(rms, dtype, 3000, 128, &caps).unwrap();
+                check(&rows, &caps);
+                covers(&rows, inputs + 1, rows_bytes(3000, 128));
+                let (sums, workspace) = norm_param_grad::launches(rms, dtype, 3000, 64, &caps).unwrap();
+                check(&sums, &caps);
+                covers(&sums, inputs - 1, rows_bytes(3000, 64));
+                covers(&sums, inputs, rows_bytes(64, 1));
+                covers(&sums, if rms { 4 } else { 6 }, workspace as u64);
+            }
+            let added = scatter::launches(dtype, DType::I32, 5000, 128, 777, &caps).unwrap();
+            check(&added, &caps);
+            covers(&added, 0, rows_bytes(777, 128));
+            covers(&added, 2, rows_bytes(5000, 128));
+        }
+    }
 }
 
 #[test]

@@ -5,6 +5,8 @@
 mod common;
 
 mod activations;
+mod embeddings;
+mod losses;
 mod norms;
 mod optimisers;
 mod products;
