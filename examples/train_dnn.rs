@@ -20,13 +20,13 @@ use std::time::Instant;
 #[command(about = "Trains a network to read handwritten digits")]
 struct Args {
     /// Passes over the training part.
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     epochs: u64,
     /// Images of a step.
     #[arg(long, default_value_t = 32)]
     batch: usize,
     /// Columns between layers.
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, default_value_t = 256)]
     width: usize,
     /// Linear layers, with a ReLU between each two.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]

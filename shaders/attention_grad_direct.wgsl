@@ -53,10 +53,16 @@ fn main(
 {% if keys %}
     for (var t = first_query(block, valid); t < p.sq; t += 1u) {
         let query = query_of(b, h, t, valid);
-{% if dropout and own == 4 %}
-        let z = kept(query.at_w + first, stream);
-{% elif dropout %}
-        let z = factors((query.at_w + first) / 4u, stream)[(query.at_w + first) & 3u];
+{% if dropout %}
+        let at_w = query.at_w + first;
+{% if own == 1 %}
+        let z = vec4<f32>(factors(at_w / 4u, stream)[at_w & 3u]);
+{% elif own == 2 and whole %}
+        let four = factors(at_w / 4u, stream);
+        let z = select(four.xy, four.zw, (at_w & 2u) == 2u);
+{% else %}
+        let z = kept(at_w, stream);
+{% endif %}
 {% endif %}
 {% else %}
     let end = u32(max(end_of_keys(min(block + {{ threads * own - 1 }}u, p.sq - 1u), valid), 0));
@@ -71,10 +77,11 @@ fn main(
 {% set j = "first + " ~ r ~ "u" if keys else "t" %}
 {% if dropout and not keys %}
         // a group of four lasts for four keys
-        if ((query{{ r }}.at_w + t) & 3u) == 0u || t == 0u {
-            z{{ r }} = factors((query{{ r }}.at_w + t) / 4u, stream);
+        let at_w{{ r }} = query{{ r }}.at_w + t;
+        if (at_w{{ r }} & 3u) == 0u || t == 0u {
+            z{{ r }} = factors(at_w{{ r }} / 4u, stream);
         }
-        let kept{{ r }} = z{{ r }}[(query{{ r }}.at_w + t) & 3u];
+        let kept{{ r }} = z{{ r }}[at_w{{ r }} & 3u];
 {% endif %}
         var s{{ r }} = dot(a{{ r }}_0, u0);
         var dw{{ r }} = dot(b{{ r }}_0, y0);
@@ -84,7 +91,7 @@ fn main(
 {% endfor %}
         let w{{ r }} = pair_weight(s{{ r }}, {{ query }}, {{ j }});
 {% if dropout %}
-{% set z = "kept" ~ r if not keys else ("z." ~ "xyzw"[r] if own == 4 else "z") %}
+{% set z = "kept" ~ r if not keys else "z." ~ "xyzw"[r] %}
         dw{{ r }} *= {{ z }};
 {% endif %}
         let g{{ r }} = score_grad(w{{ r }}, dw{{ r }}, {{ query }}.delta);

@@ -96,3 +96,7 @@ pub use trainer::Trainer;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/training.md")]
+mod training {}

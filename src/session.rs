@@ -6,7 +6,7 @@ use crate::debug::{level, show};
 use crate::error::Error;
 use crate::fuse::{FuseLimits, FuseReport, fuse};
 use crate::gpu::{AdapterChoice, AdapterInfo, Executable, ExecutableOptions, Finished, Gpu, Kept, Pending, Submission};
-use crate::graph::{DType, Graph, Storage, TensorType};
+use crate::graph::{DType, Graph, Storage, TensorType, readers_first};
 use crate::lift::lift;
 use crate::model::ParamSource;
 use crate::plan::{MemoryPlan, audit, plan};
@@ -207,6 +207,7 @@ pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Re
         graph = fused;
         report.extend(found);
     }
+    graph = readers_first(&graph)?;
     let selected = select(&graph, caps)?;
     let plan = plan(&selected, options.alias);
     audit(&selected, &plan)?;

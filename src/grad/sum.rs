@@ -1,5 +1,6 @@
 //! In: what the readers of one value contribute to its gradient; out: their sum. Knows nothing of the readers.
 
+use super::GradError;
 use super::writer::{Value, Writer};
 use crate::graph::{Op, Shape, TensorType, ValueId};
 
@@ -35,7 +36,7 @@ impl Layer {
 }
 
 impl Sum {
-    pub fn add(&mut self, w: &mut Writer, contribution: Contribution) -> Result<(), super::GradError> {
+    pub fn add(&mut self, w: &mut Writer, contribution: Contribution) -> Result<(), GradError> {
         match contribution {
             Contribution::Whole(value) => {
                 self.whole = Some(match self.whole {
@@ -59,7 +60,7 @@ impl Sum {
     }
 
     /// The gradient of a value of this type; `None` if nothing was contributed.
-    pub fn total(self, w: &mut Writer, ty: &TensorType) -> Result<Option<ValueId>, super::GradError> {
+    pub fn total(self, w: &mut Writer, ty: &TensorType) -> Result<Option<ValueId>, GradError> {
         let mut sum = self.whole;
         for layer in &self.layers {
             let whole = concat(w, layer, ty)?;

@@ -21,6 +21,7 @@ mod losses;
 mod op;
 mod report;
 mod rewrite;
+mod states;
 mod types;
 
 pub use self::core::{Disposition, Graph, Node, NodeId, Output, ValueId};
@@ -36,4 +37,5 @@ pub use losses::{CrossEntropy, DROPOUT_COUNTER, LossReduction};
 pub use op::{Binary, Comparison, Extreme, Op, Reduction, Scalar, Unary};
 pub use report::{Finding, Report};
 pub use rewrite::Rewriter;
+pub use states::{StateUses, readers_first};
 pub use types::{DType, Shape, TensorType};

@@ -21,6 +21,8 @@ pub struct AttentionKey {
     pub columns: usize,
     /// Queries and keys of a block; `None` is the direct kernel.
     pub block: Option<(usize, usize)>,
+    /// Queries of an invocation of the direct kernel.
+    pub own: usize,
     /// Keys in a query's future are hidden.
     pub causal: bool,
     /// An additive mask is bound.
@@ -33,7 +35,7 @@ pub struct AttentionKey {
     pub lse: bool,
 }
 
-/// Queries of a workgroup of the direct kernel.
+/// Invocations of a workgroup of the direct kernel.
 const DIRECT: usize = 8;
 
 /// Blocks of queries and keys, the preferred first.
@@ -59,7 +61,7 @@ impl AttentionKey {
                 mask => self.mask, lengths => self.lengths, causal => self.causal, lse => self.lse,
                 dropout => self.dropout.is_some(), whole => self.dropout == Some(Fours::Whole),
                 out_binding => 4 + self.extras(),
-                columns => self.columns, threads => self.workgroup_size(), br, bc, tx, nc,
+                columns => self.columns, own => self.own, threads => self.workgroup_size(), br, bc, tx, nc,
                 kv => (self.columns * bc).max(bc * tx * nc),
             },
         )
@@ -154,13 +156,14 @@ impl Attention<'_> {
             vec,
             columns,
             block,
+            own: heads::direct_rows(columns, sq),
             causal: self.attrs.causal,
             mask: self.attrs.mask,
             lengths: self.attrs.lengths,
             dropout: self.attrs.dropout.map(|_| Fours::of(sk)),
             lse: self.lse,
         };
-        let blocks = sq.div_ceil(block.map_or(DIRECT, |b| b.0));
+        let blocks = sq.div_ceil(block.map_or(DIRECT * key.own, |b| b.0));
         let groups = (batch * heads * blocks) as u64;
         let rows = Heads { kernel: NAME, caps, entries: entries.clone(), size: self.dtype.size(), vec, d };
         let mut operands = Vec::new();
@@ -213,6 +216,7 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
                 vec,
                 columns,
                 block,
+                own: if block.is_some() || on(2) { 1 } else { 4 },
                 causal: on(1),
                 mask: on(2),
                 lengths: on(3),

@@ -44,6 +44,8 @@ pub struct AttentionGradKey {
     pub side: Side,
     /// `None` is the direct kernel.
     pub tiles: Option<Tiles>,
+    /// Rows of an invocation of the direct kernel.
+    pub own: usize,
     /// Keys in a query's future are hidden.
     pub causal: bool,
     /// An additive mask is bound.
@@ -136,7 +138,7 @@ impl AttentionGradKey {
         let keys = self.side == Side::Keys;
         let length = "bitcast<i32>(stats[p.stats_offset + b * p.stats_batch].x)";
         let (ours, theirs) = if keys { (["k", "v"], ["q", "dout"]) } else { (["q", "dout"], ["k", "v"]) };
-        let tiles = self.tiles.unwrap_or(Tiles { own: self.own(), other: 4, chunk: 1 });
+        let tiles = self.tiles.unwrap_or(Tiles { own: self.own, other: 4, chunk: 1 });
         let (tx, ty) = tiles.groups();
         render(
             self.name(),
@@ -161,14 +163,9 @@ impl AttentionGradKey {
         }
     }
 
-    /// Rows that an invocation of the direct kernel has: few where they would not stay in registers, or near them.
-    fn own(&self) -> usize {
-        if self.columns <= 8 { 4 } else { 1 }
-    }
-
     /// Rows that a workgroup has.
     fn own_rows(&self) -> usize {
-        self.tiles.map_or(DIRECT * self.own(), |t| t.own)
+        self.tiles.map_or(DIRECT * self.own, |t| t.own)
     }
 
     /// q, k, v, mask if any, dout, statistics, results.
@@ -245,6 +242,7 @@ impl AttentionGrad<'_> {
             columns,
             side,
             tiles: Tiles::choose(columns, own, other, caps),
+            own: heads::direct_rows(columns, own),
             causal: self.attrs.causal,
             mask: self.attrs.mask,
             lengths: self.attrs.lengths,
@@ -314,7 +312,8 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
             let on = |bit: usize| flags >> bit & 1 == 1;
             let (dtype, vec) = if on(0) { (DType::F16, true) } else { (DType::F32, columns % 2 == 0) };
             let (causal, mask, lengths) = (on(0), on(1), on(2));
-            let key = AttentionGradKey { dtype, vec, columns, side, tiles, causal, mask, lengths, dropout };
+            let own = if columns == 2 && !on(1) { 4 } else { 1 };
+            let key = AttentionGradKey { dtype, vec, columns, side, tiles, own, causal, mask, lengths, dropout };
             keys.push(KernelKey::AttentionGrad(key));
         }
     }

@@ -121,3 +121,14 @@ impl Heads<'_> {
 pub(super) fn stats_entry(heads: usize, sq: usize) -> usize {
     2 + heads * sq
 }
+
+/// Rows of a side that an invocation of a direct kernel has. Several share what is loaded of the other side, which a CPU
+/// loads dearly; large heads leave registers for few.
+pub(super) fn direct_rows(columns: usize, rows: usize) -> usize {
+    match columns {
+        _ if rows <= 8 => 1,
+        ..=8 => 4,
+        9..=16 => 2,
+        _ => 1,
+    }
+}

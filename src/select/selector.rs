@@ -1,18 +1,17 @@
 //! In: a graph; out: [`Selected`]: the walk over its nodes and the match of ops to kernels.
 
 use super::reads::Reads;
-use super::states::States;
 use super::{Located, Port, SelectError, Selected, Step, TensorId, TensorKind, TensorSpec, Weight};
 use crate::caps::DeviceCaps;
 use crate::graph::{
-    Chain, DType, Disposition, Extreme, Graph, Node, NodeId, Op, Output, Reduction, Ref, Shape, StorageId, TensorType,
-    ValueId,
+    Chain, DType, Disposition, Extreme, Graph, Node, NodeId, Op, Output, Reduction, Ref, Shape, StateUses, StorageId,
+    TensorType, ValueId,
 };
 use crate::kernel::elementwise::Elementwise;
 use crate::kernel::norm::NormKind;
 use crate::kernel::reduce::ReduceKind;
 use crate::kernel::{KernelError, Launch, View, fill, gather, norm, reduce, softmax};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Chooses kernels for a verified graph.
 pub fn select(graph: &Graph, caps: &DeviceCaps) -> Result<Selected, SelectError> {
@@ -25,9 +24,9 @@ pub fn select(graph: &Graph, caps: &DeviceCaps) -> Result<Selected, SelectError>
         uses: graph.use_counts(),
         transposed: HashMap::new(),
         reads: Reads::of(graph),
-        states: States::default(),
+        states: StateUses::of(graph),
+        placed: HashSet::new(),
     };
-    s.states = States::of(graph, &s.uses);
     for (id, node) in graph.nodes() {
         s.check(node)?;
         s.node(id, node).map_err(|e| s.name_tensor(node, e))?;
@@ -49,7 +48,9 @@ pub(super) struct Selector<'a> {
     /// Who reads values last.
     pub reads: Reads,
     /// Who reads states, and who makes their new values.
-    pub states: States,
+    pub states: StateUses,
+    /// Those new values that lie where their state does.
+    pub placed: HashSet<ValueId>,
 }
 
 /// What can go wrong in a node: a kernel's refusal, or an error that is complete.

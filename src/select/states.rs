@@ -1,84 +1,14 @@
 //! In: states, which stay on the device between runs; out: their tensors, and how each takes its new value: written
 //! where it lies by the node that makes it, or copied there at the end. Knows neither kernels nor buffers.
 //!
-//! A new value may be a concat along dimension 0: then it is no tensor of its own, and each part goes to its rows.
+//! A new value may be a concat along dimension 0: then it is no tensor of its own, and each part goes to its rows; see
+//! [`StateUses`](crate::graph::StateUses).
 
 use super::selector::{Done, Selector};
 use super::{Located, Port, SelectError, Step, TensorId, TensorKind};
-use crate::graph::{Graph, NodeId, Op, ValueId};
+use crate::graph::{NodeId, ValueId};
 use crate::kernel::{Access, View};
-use std::collections::{HashMap, HashSet};
-use std::ops::Range;
-
-/// What is known of a graph's states.
-#[derive(Default)]
-pub(super) struct States {
-    /// Who reads which elements of each state, itself or by a view; one past the last node where an output or another
-    /// state takes them.
-    reads: HashMap<NodeId, Vec<(NodeId, Range<usize>)>>,
-    /// Values that nothing but an update reads: the state and its elements that take them.
-    targets: HashMap<ValueId, (NodeId, Range<usize>)>,
-    /// Those of them that lie there already.
-    placed: HashSet<ValueId>,
-}
-
-impl States {
-    pub fn of(graph: &Graph, uses: &[Vec<usize>]) -> States {
-        let all = |id: NodeId| 0..graph.shape(id.into()).elements();
-        // a view's elements, and whether they are all of that range and in its order
-        let mut seen: HashMap<ValueId, (NodeId, Range<usize>, bool)> =
-            graph.updates().iter().map(|(s, _)| ((*s).into(), (*s, all(*s), true))).collect();
-        let mut states = States::default();
-        for (id, node) in graph.nodes() {
-            for (state, elements, _) in node.inputs.iter().filter_map(|v| seen.get(v)) {
-                states.reads.entry(*state).or_default().push((id, elements.clone()));
-            }
-            let Some((state, elements, whole)) = node.inputs.first().and_then(|v| seen.get(v)).cloned() else {
-                continue;
-            };
-            let view = match node.op {
-                Op::Slice { axis: 0, start, len } if whole => {
-                    let row = elements.len() / graph.shape(node.inputs[0]).dims()[0].max(1);
-                    let first = elements.start + start * row;
-                    (state, first..first + len * row, true)
-                }
-                Op::Reshape(_) | Op::Recompute(_) => (state, elements, whole),
-                Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) => (state, elements, false),
-                _ => continue,
-            };
-            seen.insert(id.into(), view);
-        }
-        let end = NodeId(graph.nodes().len());
-        let ends = graph.outputs().iter().map(|o| o.value).chain(graph.updates().iter().map(|u| u.1));
-        for (state, elements, _) in ends.filter_map(|v| seen.get(&v)) {
-            states.reads.entry(*state).or_default().push((end, elements.clone()));
-        }
-        let once = |v: &ValueId| uses[v.node.0][v.output] == 1;
-        for (state, value) in graph.updates().iter().filter(|(_, v)| once(v)) {
-            states.targets.insert(*value, (*state, all(*state)));
-            let mut first = 0;
-            for part in parts(graph, *value).unwrap_or_default() {
-                let elements = first..first + graph.shape(*part).elements();
-                first = elements.end;
-                if once(part) {
-                    states.targets.insert(*part, (*state, elements));
-                }
-            }
-        }
-        states
-    }
-
-    /// Whether this concat is the new value of a state and nothing else, and so is never made.
-    pub fn is_parts(&self, graph: &Graph, value: ValueId) -> bool {
-        self.targets.contains_key(&value) && parts(graph, value).is_some()
-    }
-}
-
-/// The inputs of a concat along dimension 0.
-fn parts(graph: &Graph, value: ValueId) -> Option<&[ValueId]> {
-    let node = graph.producer(value);
-    (node.op == Op::Concat(0)).then_some(&node.inputs[..])
-}
+use std::collections::HashMap;
 
 impl Selector<'_> {
     /// The tensor of an input or a parameter that stays on the device.
@@ -94,16 +24,13 @@ impl Selector<'_> {
     /// Whether a node may write this output where this input lies: the elements of a state whose new value the output
     /// is. Nothing but the update reads the output, nothing reads those elements later, and the node reads them once.
     pub(super) fn takes_state(&self, id: NodeId, output: usize, input: ValueId) -> bool {
-        let Some((state, elements)) = self.states.targets.get(&ValueId { node: id, output }) else { return false };
+        let Some((state, elements)) = self.states.target(ValueId { node: id, output }) else { return false };
         let located = &self.at[&input];
         let tensor = located.tensor;
-        let same = tensor == self.at[&ValueId::from(*state)].tensor
+        let same = tensor == self.at[&ValueId::from(state)].tensor
             && located.view.is_dense()
             && (located.view.offset..located.view.offset + located.view.elements()) == *elements;
-        let free = |(reader, read): &(NodeId, Range<usize>)| {
-            *reader <= id || read.end <= elements.start || elements.end <= read.start
-        };
-        same && self.reads_once(id, tensor) && self.states.reads.get(state).is_none_or(|reads| reads.iter().all(free))
+        same && self.reads_once(id, tensor) && self.states.readers(state, elements).all(|reader| reader <= id)
     }
 
     /// Whether a node may overwrite this input, which lies alone in this tensor: nothing reads it later, and the node
@@ -126,7 +53,7 @@ impl Selector<'_> {
         let located = self.locate(input);
         let value = ValueId { node: id, output };
         self.set(value, located.clone());
-        self.states.placed.insert(value);
+        self.placed.insert(value);
         located
     }
 
@@ -145,7 +72,7 @@ impl Selector<'_> {
                 let shape = self.graph.shape(*part);
                 let view = View { offset: first, ..View::dense(shape) };
                 first += shape.elements();
-                if self.states.placed.contains(part) {
+                if self.placed.contains(part) {
                     continue;
                 }
                 let made = self.locate(*part);

@@ -1,7 +1,7 @@
 //! In: a graph and which of its nodes may run earlier than they stand; out: the same nodes with those as early as their
 //! inputs allow. Knows nothing of what ops mean, but for those that only look at their input's elements.
 
-use crate::graph::{Graph, GraphError, NodeId, Op, Rewriter};
+use crate::graph::{Graph, GraphError, NodeId, Rewriter};
 use std::collections::BTreeMap;
 
 /// Moves nodes to directly after the last of their inputs and of the node that each waits for; what moves to one place
@@ -37,9 +37,7 @@ pub(super) fn early(graph: &Graph, moved: &BTreeMap<NodeId, Option<NodeId>>) -> 
 pub(super) fn last_readers(graph: &Graph) -> Vec<NodeId> {
     let mut last: Vec<NodeId> = graph.nodes().map(|(id, _)| id).collect();
     for (id, node) in graph.nodes().rev() {
-        let looks =
-            matches!(node.op, Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) | Op::Recompute(_));
-        let reader = if looks { last[id.0] } else { id };
+        let reader = if node.op.is_view() { last[id.0] } else { id };
         for v in &node.inputs {
             last[v.node.0] = last[v.node.0].max(reader);
         }
@@ -50,14 +48,14 @@ pub(super) fn last_readers(graph: &Graph) -> Vec<NodeId> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Builder, DType, TensorType, Unary, ValueId};
+    use crate::graph::{Binary, Builder, DType, Op, TensorType, Unary, ValueId};
 
     fn names(graph: &Graph) -> Vec<&str> {
         graph.nodes().map(|(_, n)| n.name.as_str()).collect()
     }
 
     fn push(g: &mut Graph, inputs: &[ValueId], name: &str) -> ValueId {
-        let op = if inputs.len() == 1 { Op::Unary(Unary::Neg) } else { Op::Binary(crate::graph::Binary::Add) };
+        let op = if inputs.len() == 1 { Op::Unary(Unary::Neg) } else { Op::Binary(Binary::Add) };
         g.push(op, inputs.to_vec(), name).unwrap().into()
     }
 

@@ -2,12 +2,15 @@
 
 use crate::parameters::with_loss;
 use crate::written::{self, Result, TINY, f32, gptlite, linear};
+use kiln::caps::DeviceCaps;
 use kiln::fuse::{FuseLimits, fuse};
 use kiln::grad::{Checkpoint, Parameters, differentiate};
 use kiln::graph::{Builder, DType, Graph, Op, TensorType, ValueId};
 use kiln::lift::lift;
 use kiln::model::{Dnn, DnnConfig};
 use kiln::reference::evaluate;
+use kiln::select::TensorKind;
+use kiln::session::{CompileOptions, Compiled, compile};
 use std::collections::BTreeMap;
 
 fn all(graph: &Graph, checkpoint: Checkpoint) -> Result<Graph> {
@@ -142,6 +145,25 @@ fn fewer_values_are_alive_after_fusion_too() -> Result {
         let recomputed = checkpointed.nodes().filter(|(_, n)| matches!(n.op, Op::Recompute(_))).count();
         assert!(recomputed > 0);
     }
+    Ok(())
+}
+
+#[test]
+fn fewer_tensors_are_alive_on_a_device() -> Result {
+    let graph = with_loss(&Dnn::new(DnnConfig { in_size: 16, width: 16, depth: 26, out_size: 16 }).build(512)?)?;
+    let planned = |checkpoint| -> Result<u64> {
+        let graph = all(&graph, checkpoint)?;
+        let Compiled { selected, plan, .. } = compile(&graph, &DeviceCaps::PORTABLE, &CompileOptions::default())?;
+        let temps: Vec<_> =
+            selected.tensors.iter().zip(&plan.lifetimes).filter(|(t, _)| t.kind == TensorKind::Temp).collect();
+        let alive = |at: usize| {
+            let then = temps.iter().filter(|(_, life)| life.is_some_and(|l| (l.first..=l.last).contains(&at)));
+            then.map(|(tensor, _)| tensor.bytes).sum()
+        };
+        Ok((0..selected.steps.len()).map(alive).max().unwrap_or(0))
+    };
+    let (most, least) = (planned(Checkpoint::None)?, planned(Checkpoint::Every(5))?);
+    assert!(least * 2 < most, "{least} of {most} bytes");
     Ok(())
 }
 

@@ -13,6 +13,9 @@ use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_PI, FRAC_2_SQRT_PI};
 /// Beyond ±this, gelu_tanh is 0 or x in f32 and its slope 0 or 1.
 const GELU_TANH_FLAT: f32 = 10.0;
 
+/// The names of the gradients of two operands.
+const OPERANDS: [&str; 2] = ["da", "db"];
+
 pub(super) fn unary(c: &mut Local, f: Unary) -> Done {
     c.begin("dx");
     let dy = c.dy()?;
@@ -136,9 +139,9 @@ pub(super) fn binary(c: &mut Local, f: Binary) -> Done {
     let dy = c.dy()?;
     match f {
         Binary::Add | Binary::Sub => {
-            for input in 0..2 {
+            for (input, name) in OPERANDS.into_iter().enumerate() {
                 if c.wants(input) {
-                    c.begin(OPERANDS[input]);
+                    c.begin(name);
                     let flipped = f == Binary::Sub && input == 1;
                     let gradient = if flipped { c.w.unary(Unary::Neg, dy)? } else { dy };
                     c.give_summed(input, gradient)?;
@@ -147,9 +150,9 @@ pub(super) fn binary(c: &mut Local, f: Binary) -> Done {
             Ok(())
         }
         Binary::Mul => {
-            for input in 0..2 {
+            for (input, name) in OPERANDS.into_iter().enumerate() {
                 if c.wants(input) {
-                    c.begin(OPERANDS[input]);
+                    c.begin(name);
                     let other = c.input(1 - input)?;
                     let gradient = c.w.mul(dy, other)?;
                     c.give_summed(input, gradient)?;
@@ -162,8 +165,6 @@ pub(super) fn binary(c: &mut Local, f: Binary) -> Done {
         Binary::Pow => pow(c, dy),
     }
 }
-
-const OPERANDS: [&str; 2] = ["da", "db"];
 
 /// da = dy / b, db = −dy (a / b) / b.
 fn div(c: &mut Local, dy: ValueId) -> Done {
@@ -187,11 +188,11 @@ fn div(c: &mut Local, dy: ValueId) -> Done {
 
 /// The operand that was taken gets dy, both half of it where they are equal; with a NaN both get all.
 fn extreme(c: &mut Local, f: Binary, dy: ValueId) -> Done {
-    for input in 0..2 {
+    for (input, name) in OPERANDS.into_iter().enumerate() {
         if !c.wants(input) {
             continue;
         }
-        c.begin(OPERANDS[input]);
+        c.begin(name);
         let (own, other) = (c.input(input)?, c.input(1 - input)?);
         let (less, more) = if f == Binary::Max { (own, other) } else { (other, own) };
         let beaten = c.w.compare(Comparison::Less, less, more)?;

@@ -5,11 +5,12 @@
 
 use super::Done;
 use crate::grad::walk::Local;
+use crate::grad::writer::Value;
 use crate::graph::{AttentionAttrs, Op, Shape, ValueId};
 
 /// With x (…, K), W (N, K) and dy (…, N): dW = dyᵀ x, db = Σ dy, dx = dy W.
 pub(super) fn linear(c: &mut Local) -> Done {
-    let (dy, w_shape) = (c.dy()?, c.ty(1).shape);
+    let dy = c.dy()?;
     if c.wants(1) {
         let bias = c.wants(2);
         let x = c.input(0)?;
@@ -26,9 +27,8 @@ pub(super) fn linear(c: &mut Local) -> Done {
     if c.wants(0) {
         c.begin("dx");
         let (w, shape) = (c.input(1)?, c.ty(0).shape);
-        let [n, _] = [0, 1].map(|i| w_shape.dims()[i]);
         // a vector is a matrix of one row
-        let dy = if shape.rank() == 1 { c.w.reshape(dy, &[1, n].into())? } else { dy };
+        let dy = if shape.rank() == 1 { c.w.reshape(dy, &[1, c.ty(1).shape.dims()[0]].into())? } else { dy };
         let dx = product(c, dy, false, w, false)?;
         let dx = c.w.reshape(dx, &shape)?;
         c.give(0, dx);
@@ -36,7 +36,7 @@ pub(super) fn linear(c: &mut Local) -> Done {
     Ok(())
 }
 
-fn product(c: &mut Local, a: ValueId, transpose_a: bool, b: ValueId, transpose_b: bool) -> crate::grad::writer::Value {
+fn product(c: &mut Local, a: ValueId, transpose_a: bool, b: ValueId, transpose_b: bool) -> Value {
     c.w.push(Op::Matmul { transpose_a, transpose_b }, &[a, b])
 }
 
