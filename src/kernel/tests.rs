@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::caps::DeviceCaps;
-use crate::graph::{AdamAttrs, Chain, CrossEntropyAttrs, Shape};
+use crate::graph::{AdamAttrs, AttentionAttrs, Chain, CrossEntropyAttrs, DropoutAttrs, Shape};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use proptest::prelude::*;
 
@@ -193,6 +193,10 @@ fn launches_cover_their_tensors_under_small_limits() {
             let picked = gather::pick_row(dtype, 9, 100, 128, &caps).unwrap();
             check(&picked, &caps);
             covers(&picked, 0, (9 * 100 * 128 * size) as u64);
+            let attrs = DropoutAttrs { p: 0.1.into(), site: 0 };
+            let dropped = dropout::launches(dtype, &attrs, 99_997, false, &caps).unwrap();
+            check(&dropped, &caps);
+            covers(&dropped, 2, (100_000 * size) as u64);
             let constant = fill::constant(dtype, 1.0, 99_999, &caps).unwrap();
             check(&constant, &caps);
             covers(&constant, 0, (99_999 * size) as u64);
@@ -378,16 +382,44 @@ fn launches_of_training_cover_their_tensors_under_small_limits() {
                 let rows = norm_grad::launches(rms, dtype, 3000, 128, &caps).unwrap();
                 check(&rows, &caps);
                 covers(&rows, inputs + 1, rows_bytes(3000, 128));
-                let (sums, workspace) = norm_param_grad::launches(rms, dtype, 3000, 128, &caps).unwrap();
+                let (sums, workspace) = norm_param_grad::launches(rms, dtype, 3000, 64, &caps).unwrap();
                 check(&sums, &caps);
-                covers(&sums, inputs - 1, rows_bytes(3000, 128));
-                covers(&sums, inputs, rows_bytes(128, 1));
+                covers(&sums, inputs - 1, rows_bytes(3000, 64));
+                covers(&sums, inputs, rows_bytes(64, 1));
                 covers(&sums, if rms { 4 } else { 6 }, workspace as u64);
             }
             let added = scatter::launches(dtype, DType::I32, 5000, 128, 777, &caps).unwrap();
             check(&added, &caps);
             covers(&added, 0, rows_bytes(777, 128));
             covers(&added, 2, rows_bytes(5000, 128));
+        }
+    }
+}
+
+#[test]
+fn a_gradient_of_attention_binds_eight_buffers_and_takes_tiles_of_portable_size() {
+    use attention_grad::{AttentionGrad, Side};
+    let dropout = Some(DropoutAttrs { p: 0.1.into(), site: 3 });
+    let caps = small(1 << 27);
+    for d in [1, 8, 12, 16, 36, 64, 100, 128] {
+        for (sq, sk) in [(1, 1), (1, 257), (257, 1), (33, 130)] {
+            let scale = 1.0.into();
+            let attrs = AttentionAttrs { heads: 3, scale, causal: true, mask: true, lengths: true, dropout };
+            let rows = |n: usize| View { offset: 0, dims: vec![2, n, 3 * d], strides: vec![n * 3 * d, 3 * d, 1] };
+            let (q, k) = (rows(sq), rows(sk));
+            let mask = View { offset: 0, dims: vec![2, 3, sq, sk], strides: vec![0, 0, sk, 1] };
+            let dtype = DType::F32;
+            let stats = attention_stats::AttentionStats { attrs, dtype, out: &q, dout: &q, sk };
+            let stats = stats.launches(&caps).unwrap();
+            check(&stats, &caps);
+            for side in [Side::Keys, Side::Queries] {
+                let grad = AttentionGrad { attrs, dtype, q: &q, k: &k, v: &k, dout: &q, mask: Some(&mask) };
+                let launches = grad.launches(side, &caps).unwrap();
+                check(&launches, &caps);
+                let KernelKey::AttentionGrad(key) = &launches[0].key else { panic!("{launches:?}") };
+                assert!(key.tiles.is_some() && key.bindings().len() <= 8, "{key:?}");
+                assert!(key.workgroup_bytes() <= 16 << 10, "{key:?}");
+            }
         }
     }
 }
