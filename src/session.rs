@@ -5,7 +5,9 @@ use crate::caps::DeviceCaps;
 use crate::debug::{level, show};
 use crate::error::Error;
 use crate::fuse::{FuseLimits, FuseReport, fuse};
-use crate::gpu::{AdapterChoice, AdapterInfo, Executable, ExecutableOptions, Finished, Gpu, Kept, Pending, Submission};
+use crate::gpu::{
+    AdapterChoice, AdapterInfo, Content, Executable, ExecutableOptions, Finished, Gpu, Host, Kept, Pending, Submission,
+};
 use crate::graph::{DType, Graph, Storage, TensorType};
 use crate::lift::lift;
 use crate::model::ParamSource;
@@ -132,18 +134,15 @@ impl Session {
         let (checked, poison, timestamps) = (options.checked, options.poison, caps.timestamps);
         compiled.show();
         let executable_options = ExecutableOptions { checked, poison, timestamps };
-        let executable = Executable::new(&self.gpu, compiled.recording.clone(), executable_options)?;
-        for (weight, (buffer, offset)) in compiled.selected.weights.iter().zip(&compiled.recording.weights) {
+        let weights = compiled.selected.weights.iter().zip(&compiled.recording.weights);
+        let contents = weights.map(|(weight, &(buffer, offset))| {
             let bytes = weight_bytes(weight, compiled.graph.layout.get(weight.storage), params)?;
-            executable.write(*buffer, *offset, &bytes)?;
-        }
+            Ok::<_, Error>(Content { buffer, offset, bytes })
+        });
+        let executable = Executable::new(&self.gpu, compiled.recording.clone(), executable_options, contents)?;
         tracing::debug!(mode = %options.mode, dispatches = compiled.recording.dispatches.len(), bytes = compiled.plan.total(), "compiled");
         let split = if options.mode == Mode::Eager { Some(1) } else { options.max_dispatches_per_submit };
-        let program = Program { executable, compiled, mode: options.mode, split };
-        for state in &program.executable.recording().states {
-            program.executable.write(state.buffer, state.offset, Tensor::zeros(state.port.ty.clone()).bytes())?;
-        }
-        Ok(program)
+        Ok(Program { executable, compiled, mode: options.mode, split })
     }
 }
 
@@ -418,14 +417,19 @@ pub struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Nanoseconds that the host took to encode and submit.
+    /// Nanoseconds that the host took to record dispatches and copies and to finish the command buffers.
     pub fn encode_ns(&self) -> u64 {
-        self.pending.encode_ns
+        self.pending.host.encode_ns
+    }
+
+    /// Nanoseconds that the host took beside [`Run::encode_ns`], to upload inputs and submit.
+    pub fn submit_ns(&self) -> u64 {
+        self.pending.host.submit_ns
     }
 
     /// Command buffers submitted.
     pub fn submits(&self) -> u64 {
-        self.pending.submits
+        self.pending.host.submits
     }
 
     /// A handle to an output that was declared kept. Its data are the run's own, whatever runs follow.
@@ -446,8 +450,8 @@ impl Run<'_> {
     /// # Errors
     /// If the device fails.
     pub fn wait(self) -> Result<Outputs, Error> {
-        let (program, times) = (self.program, self.times());
-        Ok(program.results(self.pending.wait()?, times, self.begin))
+        let (program, host) = (self.program, self.pending.host);
+        Ok(program.results(self.pending.wait()?, host, self.begin))
     }
 
     /// Waits without blocking the caller's thread.
@@ -455,31 +459,26 @@ impl Run<'_> {
     /// # Errors
     /// If the device fails.
     pub async fn finish(self) -> Result<Outputs, Error> {
-        let (program, times) = (self.program, self.times());
-        Ok(program.results(self.pending.finish().await?, times, self.begin))
+        let (program, host) = (self.program, self.pending.host);
+        Ok(program.results(self.pending.finish().await?, host, self.begin))
     }
 
     fn wait_traced(self) -> Result<(Outputs, Trace), Error> {
-        let (program, times) = (self.program, self.times());
+        let (program, host) = (self.program, self.pending.host);
         let finished = self.pending.wait()?;
-        let trace = program.trace_of(&finished, times, self.begin);
+        let trace = program.trace_of(&finished, host, self.begin);
         show(4, "timings", || Box::new(trace.clone()));
         Ok((outputs(&program.executable.recording().outputs, finished.outputs), trace))
-    }
-
-    /// Encode time, submits and passes.
-    fn times(&self) -> (u64, u64, u64) {
-        (self.pending.encode_ns, self.pending.submits, self.pending.passes)
     }
 }
 
 impl Program {
-    fn results(&self, finished: Finished, times: (u64, u64, u64), begin: Instant) -> Outputs {
-        show(4, "timings", || Box::new(self.trace_of(&finished, times, begin)));
+    fn results(&self, finished: Finished, host: Host, begin: Instant) -> Outputs {
+        show(4, "timings", || Box::new(self.trace_of(&finished, host, begin)));
         outputs(&self.executable.recording().outputs, finished.outputs)
     }
 
-    fn trace_of(&self, finished: &Finished, (encode_ns, submits, passes): (u64, u64, u64), begin: Instant) -> Trace {
+    fn trace_of(&self, finished: &Finished, host: Host, begin: Instant) -> Trace {
         let recording = self.executable.recording();
         let spans = recording.dispatches.iter().enumerate().map(|(i, d)| Span {
             name: d.name.clone(),
@@ -495,11 +494,12 @@ impl Program {
             adapter: info.name.clone(),
             driver: format!("{}, {}", info.backend, info.driver),
             mode: self.mode.to_string(),
-            submits,
-            passes,
-            profiling_split_passes: passes > submits,
+            submits: host.submits,
+            passes: host.passes,
+            profiling_split_passes: host.passes > host.submits,
             spans: spans.collect(),
-            encode_ns,
+            encode_ns: host.encode_ns,
+            submit_ns: host.submit_ns,
             wall_ns: begin.elapsed().as_nanos() as u64,
         }
     }

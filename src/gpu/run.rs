@@ -1,14 +1,14 @@
 //! In: an executable and a run's inputs; out: [`Pending`], then the bytes that the run gives back and its times.
 
-use super::executable::{make_buffer, read_buffer};
+use super::buffers::{make_buffer, read_buffer};
 use super::mapped::Mapped;
 use super::stamps::Stamps;
 use super::{Counters, Executable, Gpu, GpuError};
-use crate::record::BufferPort;
+use crate::record::{BufferPort, Params};
 use crate::trace::times;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How a run is submitted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,6 +30,19 @@ pub struct Finished {
     pub times: Vec<Option<(u64, u64)>>,
 }
 
+/// What it takes the host to start a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Host {
+    /// Nanoseconds to record dispatches and copies and to finish the command buffers.
+    pub encode_ns: u64,
+    /// Nanoseconds beside those, to upload inputs, find memory for outputs and submit.
+    pub submit_ns: u64,
+    /// Command buffers.
+    pub submits: u64,
+    /// Compute passes in them.
+    pub passes: u64,
+}
+
 /// A run in flight. Its results are its own: later runs do not change them.
 pub struct Pending<'a> {
     executable: &'a Executable,
@@ -41,12 +54,8 @@ pub struct Pending<'a> {
     /// The kept outputs, at their position.
     kept: Vec<Option<Kept>>,
     mapped: Arc<Mapped>,
-    /// Nanoseconds that the host took to encode and submit.
-    pub encode_ns: u64,
-    /// Command buffers.
-    pub submits: u64,
-    /// Compute passes.
-    pub passes: u64,
+    /// What starting it took.
+    pub host: Host,
 }
 
 /// An output that stayed on the device, in a buffer of its own. Clones share it.
@@ -91,14 +100,18 @@ impl Executable {
         let most = how.split.unwrap_or(count).max(1);
         let kept = self.kept_buffers(how.read)?;
         let (mut passes, mut submits, mut next) = (0, 0, 0);
+        let mut encoding = Duration::ZERO;
         let index = loop {
+            let encode_begin = Instant::now();
             let mut encoder =
                 self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("run") });
             let end = count.min(next + most);
             passes += self.encode(&mut encoder, next..end, stamps.as_ref());
             submits += 1;
             if end < count {
-                self.gpu.queue.submit([encoder.finish()]);
+                let commands = encoder.finish();
+                encoding += encode_begin.elapsed();
+                self.gpu.queue.submit([commands]);
                 next = end;
                 continue;
             }
@@ -119,17 +132,21 @@ impl Executable {
                     stamps.resolve(&mut encoder, staging, at);
                 }
             }
-            break self.gpu.queue.submit([encoder.finish()]);
+            let commands = encoder.finish();
+            encoding += encode_begin.elapsed();
+            break self.gpu.queue.submit([commands]);
         };
         drop(order);
         let counters = self.gpu.counters();
         Counters::add(&counters.submits, submits);
         Counters::add(&counters.passes, passes);
         Counters::add(&counters.dispatches, count as u64);
-        let encode_ns = begin.elapsed().as_nanos() as u64;
+        let encode_ns = encoding.as_nanos() as u64;
+        let submit_ns = begin.elapsed().as_nanos() as u64 - encode_ns;
         let mapped = staging.as_ref().map_or_else(Arc::default, Mapped::of);
         self.gpu.check()?;
-        Ok(Pending { executable: self, index, staging, ranges, queries, kept, mapped, encode_ns, submits, passes })
+        let host = Host { encode_ns, submit_ns, submits, passes };
+        Ok(Pending { executable: self, index, staging, ranges, queries, kept, mapped, host })
     }
 
     /// All inputs in one upload.
@@ -216,6 +233,9 @@ impl Executable {
                     current = Some(dispatch.kernel);
                 }
                 pass.set_bind_group(0, &self.bind_groups[i], &[]);
+                if let Params::Immediate(words) = &dispatch.params {
+                    pass.set_immediates(0, bytemuck::cast_slice(&self.recording.immediates[words.clone()]));
+                }
                 let inside = stamps.filter(|_| !split);
                 inside.inspect(|s| s.write(&mut pass, 2 * i));
                 let [x, y, z] = dispatch.grid;

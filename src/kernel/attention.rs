@@ -3,7 +3,7 @@
 
 use super::template::render;
 use super::view::window;
-use super::{Access, Estimate, KernelError, KernelKey, Launch, View, wgsl_type};
+use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, View, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::{AttentionAttrs, DType};
 use minijinja::context;
@@ -42,12 +42,13 @@ impl AttentionKey {
     }
 
     /// The kernel as WGSL.
-    pub fn source(&self) -> String {
+    pub fn source(&self, params: ParamSpace) -> String {
         let (br, bc) = self.block.unwrap_or((DIRECT, 4));
         let tx = bc / 4;
         let nc = self.columns.div_ceil(tx);
         render(
             self.name(),
+            params,
             context! {
                 f16 => self.dtype == DType::F16, scalar => wgsl_type(self.dtype), vec => self.vec,
                 storage => super::chain_wgsl::vector(wgsl_type(self.dtype), if self.vec { 4 } else { 1 }),
@@ -66,7 +67,7 @@ impl AttentionKey {
         all
     }
 
-    /// Names of the uniform words.
+    /// Names of the words of the parameters.
     pub fn params(&self) -> Vec<String> {
         let mut names: Vec<String> = "groups heads sq sk d blocks scale zero".split(' ').map(String::from).collect();
         for t in ["q", "k", "v", "o"] {

@@ -1,9 +1,9 @@
 //! In: one node at a time with its types; out: [`Launch`]es, each a [`KernelKey`] with its parameters, operands,
 //! size and [`Estimate`]. Knows neither the graph as a whole nor buffers nor wgpu; one kernel does not know another.
 //!
-//! [`KernelKey`] holds all that changes a kernel's text and nothing else; [`KernelKey::source`] is a pure function of
-//! it. Sizes and strides are runtime parameters in a uniform buffer at binding 0, storage buffers follow from
-//! binding 1 in the order of [`KernelKey::bindings`]. Each kernel is one Rust file and one .wgsl of the same stem.
+//! [`KernelKey`] holds all that changes a kernel's text but where its parameters are, a [`ParamSpace`];
+//! [`KernelKey::source`] is a pure function of both. Sizes and strides are runtime parameters; storage buffers are bound
+//! from binding 1 on in the order of [`KernelKey::bindings`]. Each kernel is one Rust file and one .wgsl of the same stem.
 
 pub mod attention;
 mod chain_wgsl;
@@ -25,6 +25,7 @@ mod view;
 pub use error::KernelError;
 pub use split::split_rows;
 
+use crate::caps::DeviceCaps;
 use crate::graph::DType;
 use std::fmt;
 
@@ -76,18 +77,18 @@ impl KernelKey {
         }
     }
 
-    /// The kernel as WGSL.
-    pub fn source(&self) -> String {
+    /// The kernel as WGSL that reads its parameters there.
+    pub fn source(&self, params: ParamSpace) -> String {
         match self {
-            KernelKey::Attention(key) => key.source(),
-            KernelKey::Elementwise(key) => key.source(),
-            KernelKey::Fill(key) => key.source(),
-            KernelKey::Gather(key) => key.source(),
-            KernelKey::Matmul(key) => key.source(),
-            KernelKey::Norm(key) => key.source(),
-            KernelKey::Probe(key) => key.source(),
-            KernelKey::Reduce(key) => key.source(),
-            KernelKey::Softmax(key) => key.source(),
+            KernelKey::Attention(key) => key.source(params),
+            KernelKey::Elementwise(key) => key.source(params),
+            KernelKey::Fill(key) => key.source(params),
+            KernelKey::Gather(key) => key.source(params),
+            KernelKey::Matmul(key) => key.source(params),
+            KernelKey::Norm(key) => key.source(params),
+            KernelKey::Probe(key) => key.source(params),
+            KernelKey::Reduce(key) => key.source(params),
+            KernelKey::Softmax(key) => key.source(params),
         }
     }
 
@@ -119,6 +120,15 @@ impl KernelKey {
             KernelKey::Probe(_) => fixed(probe::PARAMS),
             KernelKey::Reduce(_) => fixed(reduce::PARAMS),
             KernelKey::Softmax(_) => fixed(softmax::PARAMS),
+        }
+    }
+
+    /// Where its parameters are on a device: in immediates if all of them fit.
+    pub fn param_space(&self, caps: &DeviceCaps) -> ParamSpace {
+        if self.params().len() * 4 <= caps.immediate_bytes as usize {
+            ParamSpace::Immediate
+        } else {
+            ParamSpace::Uniform
         }
     }
 
@@ -155,6 +165,16 @@ impl KernelKey {
     }
 }
 
+/// Where a kernel reads its parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ParamSpace {
+    /// A range of a uniform buffer at binding 0, which every device has.
+    Uniform,
+    /// Immediates: words in the command buffer itself, so that a dispatch has no buffer for them that is bound and
+    /// tracked.
+    Immediate,
+}
+
 /// How a kernel touches a storage binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
@@ -181,7 +201,7 @@ pub struct Operand<T> {
 pub struct Launch<T> {
     /// The kernel.
     pub key: KernelKey,
-    /// Words of the uniform buffer, in the order of the kernel's `Params`.
+    /// Words in the order of the kernel's `Params`.
     pub params: Vec<u32>,
     /// Number of workgroups, folded to two dimensions when recorded; kernels read a linear index.
     pub groups: u64,
