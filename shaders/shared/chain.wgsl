@@ -48,9 +48,14 @@ fn k_erfc(z: {{ T }}) -> {{ T }} {
     return t * exp(-z * z + q);
 }
 
-fn k_gelu_erf(x: {{ T }}) -> {{ T }} {
+// Small where it is small: no difference of numbers near 1.
+fn k_normal_cdf(x: {{ T }}) -> {{ T }} {
     let tail = 0.5 * k_erfc(abs(x) * 0.70710678);
-    return x * select(1.0 - tail, tail, x < {{ T }}(0.0));
+    return select(1.0 - tail, tail, x < {{ T }}(0.0));
+}
+
+fn k_gelu_erf(x: {{ T }}) -> {{ T }} {
+    return x * k_normal_cdf(x);
 }
 
 // x/2 (1 + tanh u) = x sigmoid(2u)

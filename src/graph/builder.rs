@@ -1,8 +1,8 @@
 //! In: a model's calls, one an op; out: a [`Graph`]. Every call infers its result's type and names what does not fit.
 
 use super::{
-    AttentionAttrs, Binary, DType, Disposition, Extreme, Graph, GraphError, Op, Reduction, Scalar, Shape, TensorType,
-    Unary, ValueId,
+    AttentionAttrs, Binary, Comparison, CrossEntropyAttrs, DType, Disposition, DropoutAttrs, Extreme, Graph,
+    GraphError, Op, Reduction, Scalar, Shape, TensorType, Unary, ValueId,
 };
 
 type Value = Result<ValueId, GraphError>;
@@ -74,6 +74,11 @@ impl Builder {
             return Err(GraphError::Duplicate { kind: "input", name: name.into() });
         }
         Ok(self.graph.push_input(ty, name).into())
+    }
+
+    /// The input of this name, if it is declared.
+    pub fn find_input(&self, name: &str) -> Option<ValueId> {
+        self.graph.nodes().find(|(_, n)| n.op == Op::Input && n.name == name).map(|(id, _)| id.into())
     }
 
     /// A value that stays on the device between runs: zero at first, read as of the start of a run. Give it its next
@@ -178,6 +183,11 @@ impl Builder {
     /// `cond ? a : b`.
     pub fn select(&mut self, cond: ValueId, a: ValueId, b: ValueId) -> Value {
         self.push(Op::Where, &[cond, a, b])
+    }
+
+    /// Whether a comparison holds, element by element.
+    pub fn compare(&mut self, comparison: Comparison, a: ValueId, b: ValueId) -> Value {
+        self.push(Op::Compare(comparison), &[a, b])
     }
 
     /// `value` where the mask holds, else x.
@@ -289,6 +299,7 @@ impl Builder {
             causal,
             mask: mask.is_some(),
             lengths: lengths.is_some(),
+            dropout: None,
         };
         let mut inputs = vec![q, k, v];
         inputs.extend(mask);
@@ -296,9 +307,25 @@ impl Builder {
         self.push(Op::Attention(attrs), &inputs)
     }
 
+    /// Drops each element with probability p; `counter` is U32 (3), the seed's low and high word and the step. Each
+    /// dropout of a graph has a site of its own.
+    pub fn dropout(&mut self, x: ValueId, p: f32, site: u32, counter: ValueId) -> Value {
+        self.push(Op::Dropout(DropoutAttrs { p: p.into(), site }), &[x, counter])
+    }
+
+    /// The cross entropy of each row of logits with its target class, not reduced; see [`CrossEntropyAttrs`].
+    pub fn cross_entropy_rows(&mut self, logits: ValueId, targets: ValueId, attrs: CrossEntropyAttrs) -> Value {
+        self.push(Op::CrossEntropy(attrs), &[logits, targets])
+    }
+
     /// Row `position[b]` of each x (B, S, …).
     pub fn pick_row(&mut self, x: ValueId, position: ValueId) -> Value {
         self.push(Op::PickRow, &[x, position])
+    }
+
+    /// Any op, for those that have no call of their own; its first output, whose node has the others.
+    pub fn op(&mut self, op: Op, inputs: &[ValueId]) -> Value {
+        self.push(op, inputs)
     }
 
     /// Declares what a run gives back.

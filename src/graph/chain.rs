@@ -1,7 +1,7 @@
 //! In: element-wise steps that `fuse` collects; out: [`Chain`], a straight-line expression over one element of each
 //! input. Three readers: `reference` evaluates it, `kernel` prints it as WGSL, `Display` prints it for people.
 
-use super::{Binary, Scalar, Unary};
+use super::{Binary, Comparison, Scalar, Unary};
 use std::fmt;
 
 /// Where a step takes an argument from.
@@ -22,7 +22,9 @@ pub enum Step {
     Unary(Unary, Ref),
     /// A function of two.
     Binary(Binary, Ref, Ref),
-    /// `cond ? a : b`; cond is a Bool input.
+    /// A condition, 1 or 0 when evaluated; only [`Step::Select`] reads it.
+    Compare(Comparison, Ref, Ref),
+    /// `cond ? a : b`; cond is a Bool input or a comparison.
     Select(Ref, Ref, Ref),
     /// Rounded to f16 and back: where the graph as written stores an f16 between two ops.
     RoundF16(Ref),
@@ -43,7 +45,7 @@ impl Step {
         match *self {
             Step::Const(_) => vec![],
             Step::Unary(_, a) | Step::RoundF16(a) => vec![a],
-            Step::Binary(_, a, b) => vec![a, b],
+            Step::Binary(_, a, b) | Step::Compare(_, a, b) => vec![a, b],
             Step::Select(c, a, b) => vec![c, a, b],
         }
     }
@@ -56,6 +58,10 @@ impl Step {
             Step::Binary(o, a, b) => {
                 let a = f(a);
                 Step::Binary(o, a, f(b))
+            }
+            Step::Compare(c, a, b) => {
+                let a = f(a);
+                Step::Compare(c, a, f(b))
             }
             Step::Select(c, a, b) => {
                 let c = f(c);
@@ -114,6 +120,7 @@ impl Chain {
                 Step::Const(c) => f64::from(c.get()),
                 Step::Unary(u, a) => unary(u, get(&values, a)),
                 Step::Binary(o, a, b) => binary(o, get(&values, a), get(&values, b)),
+                Step::Compare(c, a, b) => f64::from(c.holds(get(&values, a), get(&values, b))),
                 Step::Select(c, a, b) => get(&values, if get(&values, c) != 0.0 { a } else { b }),
                 Step::RoundF16(a) => round_f16(get(&values, a)),
             };
@@ -156,6 +163,7 @@ impl fmt::Display for Chain {
                 Step::Unary(Unary::Scale(c), a) => format!("scale({}, {c})", name(a)),
                 Step::Unary(u, a) => format!("{}({})", u.name(), name(a)),
                 Step::Binary(o, a, b) => format!("{}({}, {})", o.name(), name(a), name(b)),
+                Step::Compare(c, a, b) => format!("{}({}, {})", c.name(), name(a), name(b)),
                 Step::Select(c, a, b) => format!("select({}, {}, {})", name(c), name(a), name(b)),
                 Step::RoundF16(a) => format!("f16({})", name(a)),
             };

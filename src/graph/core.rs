@@ -52,8 +52,8 @@ pub struct Output {
 
 /// Nodes in an order in which they can run; edges point backwards only.
 ///
-/// State: an input listed in [`Graph::updates`] stays on the device between runs. It is read as of the start of a
-/// run; its new value takes effect at the end.
+/// State: an input or parameter listed in [`Graph::updates`] stays on the device between runs. It is read as of the
+/// start of a run; its new value takes effect at the end.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Graph {
     nodes: Vec<Node>,
@@ -173,12 +173,12 @@ impl Graph {
         Ok(())
     }
 
-    /// Makes an input state: at the end of a run it takes this value.
+    /// Makes an input or a parameter state: at the end of a run it takes this value.
     pub fn push_update(&mut self, state: NodeId, value: ValueId) -> Result<(), GraphError> {
         let node = self.node(state);
         let fail = |what: String| GraphError::Invalid { op: node.op.name(), node: node.name.clone(), what };
-        if node.op != Op::Input {
-            return Err(fail("only an input can be updated".into()));
+        if !node.op.is_source() {
+            return Err(fail("only an input or a parameter can be updated".into()));
         }
         if node.outputs[0] != *self.ty(value) {
             return Err(fail(format!("state is {}, its update {}", node.outputs[0], self.ty(value))));
@@ -216,30 +216,6 @@ impl Graph {
             }
         }
         Ok(())
-    }
-
-    /// The largest index that each integer input may hold plus one, where it indexes rows: `(input, rows, reader)`.
-    pub fn index_bounds(&self) -> Vec<(NodeId, usize, String)> {
-        let mut bounds = Vec::new();
-        for (_, node) in self.nodes() {
-            let (index, rows) = match node.op {
-                Op::Embedding => (node.inputs[1], self.shape(node.inputs[0]).dims()[0]),
-                Op::PickRow => (node.inputs[1], self.shape(node.inputs[0]).dims()[1]),
-                Op::Attention(a) if a.lengths => {
-                    (node.inputs[node.inputs.len() - 1], self.shape(node.inputs[1]).dims()[1] + 1)
-                }
-                _ => continue,
-            };
-            // an index passes unchanged through ops that only move elements
-            let mut source = index;
-            while let Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) = self.producer(source).op {
-                source = self.producer(source).inputs[0];
-            }
-            if self.producer(source).op == Op::Input {
-                bounds.push((source.node, rows, node.name.clone()));
-            }
-        }
-        bounds
     }
 }
 

@@ -39,14 +39,14 @@ pub fn matmul_dims(
     Ok(MatmulDims { batch, m, k: ka, n })
 }
 
-struct Ctx<'a> {
-    op: &'static str,
-    node: &'a str,
-    inputs: &'a [&'a TensorType],
+pub(super) struct Ctx<'a> {
+    pub op: &'static str,
+    pub node: &'a str,
+    pub inputs: &'a [&'a TensorType],
 }
 
 impl Ctx<'_> {
-    fn arity(&self, expected: std::ops::RangeInclusive<usize>) -> Result<(), GraphError> {
+    pub fn arity(&self, expected: std::ops::RangeInclusive<usize>) -> Result<(), GraphError> {
         if expected.contains(&self.inputs.len()) {
             return Ok(());
         }
@@ -58,7 +58,7 @@ impl Ctx<'_> {
         Err(GraphError::Arity { op: self.op, node: self.node.into(), expected, got: self.inputs.len() })
     }
 
-    fn dtype(&self, input: usize, ok: bool, expected: &str) -> Result<DType, GraphError> {
+    pub fn dtype(&self, input: usize, ok: bool, expected: &str) -> Result<DType, GraphError> {
         let got = self.inputs[input].dtype;
         if ok {
             return Ok(got);
@@ -67,7 +67,7 @@ impl Ctx<'_> {
     }
 
     /// The input is a float that a device computes with.
-    fn float(&self, input: usize) -> Result<DType, GraphError> {
+    pub fn float(&self, input: usize) -> Result<DType, GraphError> {
         self.dtype(input, matches!(self.inputs[input].dtype, DType::F32 | DType::F16), "f32 or f16")
     }
 
@@ -76,12 +76,12 @@ impl Ctx<'_> {
         self.dtype(input, d.is_integer() || matches!(d, DType::F32 | DType::F16), "f32, f16, i32 or u32")
     }
 
-    fn same(&self, input: usize, as_input: usize) -> Result<(), GraphError> {
+    pub fn same(&self, input: usize, as_input: usize) -> Result<(), GraphError> {
         let want = self.inputs[as_input].dtype;
         self.dtype(input, self.inputs[input].dtype == want, &format!("{want} like input {as_input}")).map(|_| ())
     }
 
-    fn shapes(&self, what: impl Into<String>, left: &Shape, right: &Shape, dim: Option<usize>) -> GraphError {
+    pub fn shapes(&self, what: impl Into<String>, left: &Shape, right: &Shape, dim: Option<usize>) -> GraphError {
         GraphError::Shapes {
             op: self.op,
             node: self.node.into(),
@@ -92,7 +92,7 @@ impl Ctx<'_> {
         }
     }
 
-    fn attribute(&self, what: &'static str, expected: impl ToString, got: impl ToString) -> GraphError {
+    pub fn attribute(&self, what: &'static str, expected: impl ToString, got: impl ToString) -> GraphError {
         GraphError::Attribute {
             op: self.op,
             node: self.node.into(),
@@ -102,7 +102,7 @@ impl Ctx<'_> {
         }
     }
 
-    fn axis(&self, axis: usize) -> Result<(), GraphError> {
+    pub fn axis(&self, axis: usize) -> Result<(), GraphError> {
         let shape = &self.inputs[0].shape;
         if axis < shape.rank() {
             return Ok(());
@@ -124,7 +124,7 @@ impl Ctx<'_> {
     }
 
     /// A vector over the last dimension of input 0.
-    fn over_last(&self, input: usize, what: &str) -> Result<(), GraphError> {
+    pub fn over_last(&self, input: usize, what: &str) -> Result<(), GraphError> {
         let (x, v) = (&self.inputs[0].shape, &self.inputs[input].shape);
         if x.rank() >= 1 && v.dims() == [x.last()] {
             return Ok(());
@@ -139,10 +139,24 @@ impl Ctx<'_> {
                 Ref::Step(k) => k < i,
             })
         });
-        if fits && (!chain.steps.is_empty() || chain.arity > 0) {
-            return Ok(());
+        if !fits || chain.steps.is_empty() && chain.arity == 0 {
+            return Err(self.attribute("chain", "steps that read inputs and earlier steps", chain));
         }
-        Err(self.attribute("chain", "steps that read inputs and earlier steps", chain))
+        let compares = |r: Ref| matches!(r, Ref::Step(k) if matches!(chain.steps[k], Step::Compare(..)));
+        let conditions = chain.steps.iter().all(|s| match *s {
+            Step::Select(cond, a, b) => {
+                (compares(cond) || matches!(cond, Ref::Input(_))) && !compares(a) && !compares(b)
+            }
+            _ => !s.args().iter().any(|r| compares(*r)),
+        });
+        if !conditions || compares(chain.result()) {
+            return Err(self.attribute(
+                "chain",
+                "inputs and comparisons as conditions, and comparisons nowhere else",
+                chain,
+            ));
+        }
+        Ok(())
     }
 
     /// Inputs of a chain are floats, but for conditions, which are Bool.
@@ -197,9 +211,14 @@ impl Ctx<'_> {
         Ok((x.clone(), TensorType::new(DType::F32, &x.shape.dims()[..x.shape.rank() - 1])))
     }
 
-    fn attention(&self, a: &AttentionAttrs) -> Result<Vec<TensorType>, GraphError> {
-        let n = 3 + usize::from(a.mask) + usize::from(a.lengths);
+    pub fn attention(&self, a: &AttentionAttrs) -> Result<Vec<TensorType>, GraphError> {
+        let n = a.inputs();
         self.arity(n..=n)?;
+        if let Some(dropout) = &a.dropout {
+            self.counter(n - 1)?;
+            self.probability(dropout)?;
+        }
+        let n = n - usize::from(a.dropout.is_some());
         let dtype = self.float(0)?;
         self.same(1, 0)?;
         self.same(2, 0)?;
@@ -304,6 +323,12 @@ pub fn infer(op: &Op, node: &str, inputs: &[&TensorType], layout: &ParamLayout) 
             let dtype = c.numeric(0)?;
             c.same(1, 0)?;
             with(dtype, c.broadcast(&inputs[0].shape, &inputs[1].shape)?)
+        }
+        Op::Compare(_) => {
+            c.arity(2..=2)?;
+            c.numeric(0)?;
+            c.same(1, 0)?;
+            with(DType::Bool, c.broadcast(&inputs[0].shape, &inputs[1].shape)?)
         }
         Op::Where => {
             c.arity(3..=3)?;
@@ -474,6 +499,22 @@ pub fn infer(op: &Op, node: &str, inputs: &[&TensorType], layout: &ParamLayout) 
             let mut dims = x.dims().to_vec();
             dims.remove(1);
             with(inputs[0].dtype, dims.into())
+        }
+        Op::Dropout(d) => c.dropout(d),
+        Op::CrossEntropy(a) => c.cross_entropy(a),
+        Op::CrossEntropyGrad(a) => c.cross_entropy_grad(a),
+        Op::SoftmaxGrad(axis) | Op::LogSoftmaxGrad(axis) => c.softmax_grad(*axis),
+        Op::LayerNormGrad => c.norm_grad(true, 2, None),
+        Op::LayerNormParamGrad => c.norm_grad(false, 2, Some(2)),
+        Op::RmsNormGrad => c.norm_grad(true, 1, None),
+        Op::RmsNormParamGrad => c.norm_grad(false, 1, Some(1)),
+        Op::EmbeddingGrad(rows) => c.embedding_grad(*rows),
+        Op::LinearGrad { bias } => c.linear_grad(*bias),
+        Op::AttentionGrad(a) => c.attention_grad(a),
+        Op::Adam(a) => c.adam(a),
+        Op::Recompute(_) => {
+            c.arity(1..=1)?;
+            Ok(vec![inputs[0].clone()])
         }
         Op::Elementwise(chain) => {
             c.arity(chain.arity..=chain.arity)?;

@@ -1,6 +1,6 @@
 //! In: nothing; out: [`Op`], what a node computes. Knows only the types of values.
 
-use super::{Chain, DType, Shape, StorageId};
+use super::{AdamAttrs, AttentionAttrs, Chain, CrossEntropyAttrs, DType, DropoutAttrs, Shape, StorageId};
 use std::fmt;
 
 /// An `f32` that can be compared and hashed by its bits, so that what holds it can be a key.
@@ -59,6 +59,8 @@ pub enum Unary {
     Rsqrt,
     /// `-x`.
     Neg,
+    /// `erfc(-x / sqrt 2) / 2`, the normal distribution function: GELU's derivative needs it.
+    NormalCdf,
 }
 
 impl Unary {
@@ -77,6 +79,7 @@ impl Unary {
             Unary::Sqrt => "sqrt",
             Unary::Rsqrt => "rsqrt",
             Unary::Neg => "neg",
+            Unary::NormalCdf => "normal_cdf",
         }
     }
 }
@@ -115,6 +118,37 @@ impl Binary {
     }
 }
 
+/// A comparison of two values, broadcast as NumPy does; false where either is NaN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Comparison {
+    /// `a < b`.
+    Less,
+    /// `a <= b`.
+    LessEqual,
+    /// `a == b`.
+    Equal,
+}
+
+impl Comparison {
+    /// The comparison's name in prints and errors.
+    pub fn name(self) -> &'static str {
+        match self {
+            Comparison::Less => "less",
+            Comparison::LessEqual => "less_equal",
+            Comparison::Equal => "equal",
+        }
+    }
+
+    /// Whether it holds.
+    pub fn holds<T: PartialOrd>(self, a: T, b: T) -> bool {
+        match self {
+            Comparison::Less => a < b,
+            Comparison::LessEqual => a <= b,
+            Comparison::Equal => a == b,
+        }
+    }
+}
+
 /// What a reduction keeps of the elements along its axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {
@@ -144,25 +178,6 @@ pub enum Extreme {
     Max,
 }
 
-/// Attributes of [`Op::Attention`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct AttentionAttrs {
-    /// Number of heads H; the width of q, k and v is H times the head size D.
-    pub heads: usize,
-    /// Factor on the scores.
-    pub scale: Scalar,
-    /// Query i sees only keys j ≤ i + offset, with offset = Sk − Sq, which may be negative: aligned at the bottom
-    /// right. [`AttentionAttrs::lengths`] has an offset of its own.
-    pub causal: bool,
-    /// An additive mask is the fourth input, broadcast to (B, H, Sq, Sk); −∞ hides a key. What a hidden key and its
-    /// value hold is never read.
-    pub mask: bool,
-    /// `lengths: i32[B]`, each in 0..=Sk, is the last input: query i of batch row b sees key j only if
-    /// j < `length[b]`, whatever lies past it. With it, causal's offset is max(`length[b]` − Sq, 0): the queries are the
-    /// last Sq of a longer sequence (a cache), or its first Sq positions, padded on the right.
-    pub lengths: bool,
-}
-
 /// What a node computes. Shapes: B batch, S sequence, E width, H heads, D head size, V vocabulary; a matmul is
 /// (M, K) by (K, N).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -188,6 +203,8 @@ pub enum Op {
     Unary(Unary),
     /// An element-wise function of two, broadcast.
     Binary(Binary),
+    /// a, b of one numeric type, broadcast → Bool.
+    Compare(Comparison),
     /// cond Bool, a, b, all broadcast: a where cond holds, else b.
     Where,
     /// x, mask Bool (broadcast to x): the value where the mask holds, else x.
@@ -239,6 +256,42 @@ pub enum Op {
     Attention(AttentionAttrs),
     /// x (B, S, …), position I32 (B) → (B, …): row `position[b]` of each.
     PickRow,
+    /// x, counter U32 (3) → x with each element dropped (0) or kept (times 1 / (1 − p)). Its own gradient: dy under
+    /// the same counter. See [`DropoutAttrs`].
+    Dropout(DropoutAttrs),
+    /// logits (…, C, …) with C at the axis, targets I32 (…, …) → loss f32 and log-sum-exp f32, both of the targets'
+    /// shape. See [`CrossEntropyAttrs`].
+    CrossEntropy(CrossEntropyAttrs),
+    /// Gradient of [`Op::CrossEntropy`]: logits, targets, log-sum-exp, dloss f32 → dlogits.
+    CrossEntropyGrad(CrossEntropyAttrs),
+    /// Gradient of [`Op::Softmax`]: y, dy → dx = y · (dy − Σ dy · y), sums along the axis.
+    SoftmaxGrad(usize),
+    /// Gradient of [`Op::LogSoftmax`]: y, dy → dx = dy − exp(y) · Σ dy, the sum along the axis.
+    LogSoftmaxGrad(usize),
+    /// Gradient of [`Op::LayerNorm`]: x (…, E), γ (E), mean (…), rstd (…), dy (…, E) → dx.
+    LayerNormGrad,
+    /// Gradient of [`Op::LayerNorm`]'s parameters: x (…, E), mean (…), rstd (…), dy (…, E) → dγ (E), dβ (E).
+    LayerNormParamGrad,
+    /// Gradient of [`Op::RmsNorm`]: x (…, E), γ (E), rstd (…), dy (…, E) → dx.
+    RmsNormGrad,
+    /// Gradient of [`Op::RmsNorm`]'s parameter: x (…, E), rstd (…), dy (…, E) → dγ (E).
+    RmsNormParamGrad,
+    /// Gradient of [`Op::Embedding`]'s table of so many rows: dy (…, E), indices (…) → (V, E). The rows of one index
+    /// are summed in their order.
+    EmbeddingGrad(usize),
+    /// Gradient of [`Op::Linear`]'s parameters: x (…, K), dy (…, N) → dW (N, K) and, with a bias, db (N).
+    LinearGrad {
+        /// Whether there is a bias.
+        bias: bool,
+    },
+    /// Gradient of [`Op::Attention`]: its inputs, then out, log-sum-exp and dout → dq, dk, dv.
+    AttentionGrad(AttentionAttrs),
+    /// One step of Adam or AdamW: w, m, v f32 of one shape, gradient f32 or f16 of that shape, scalars f32 (3) → new
+    /// w, m, v. See [`AdamAttrs`].
+    Adam(AdamAttrs),
+    /// x → x, as nodes of this segment read it that the backward pass computes anew. Since such nodes read nothing that
+    /// the first ones read, no pass takes them for copies.
+    Recompute(usize),
     /// Made by `fuse`: a chain over broadcast inputs.
     Elementwise(Chain),
     /// Made by `fuse`: [`Op::Linear`]'s or [`Op::Matmul`]'s product, then a chain whose input 0 is the product and
@@ -267,6 +320,7 @@ impl Op {
             Op::Linear => "linear",
             Op::Unary(u) => u.name(),
             Op::Binary(b) => b.name(),
+            Op::Compare(c) => c.name(),
             Op::Where => "where",
             Op::MaskedFill(_) => "masked_fill",
             Op::CausalMask(..) => "causal_mask",
@@ -285,10 +339,29 @@ impl Op {
             Op::Cast(_) => "cast",
             Op::Attention(_) => "attention",
             Op::PickRow => "pick_row",
+            Op::Dropout(_) => "dropout",
+            Op::CrossEntropy(_) => "cross_entropy",
+            Op::CrossEntropyGrad(_) => "cross_entropy_grad",
+            Op::SoftmaxGrad(_) => "softmax_grad",
+            Op::LogSoftmaxGrad(_) => "log_softmax_grad",
+            Op::LayerNormGrad => "layernorm_grad",
+            Op::LayerNormParamGrad => "layernorm_param_grad",
+            Op::RmsNormGrad => "rmsnorm_grad",
+            Op::RmsNormParamGrad => "rmsnorm_param_grad",
+            Op::EmbeddingGrad(_) => "embedding_grad",
+            Op::LinearGrad { .. } => "linear_grad",
+            Op::AttentionGrad(_) => "attention_grad",
+            Op::Adam(_) => "adam",
+            Op::Recompute(_) => "recompute",
             Op::Elementwise(_) => "elementwise",
             Op::FusedMatmul { .. } => "fused_matmul",
             Op::AddLayerNorm(_) => "add_layernorm",
         }
+    }
+
+    /// Whether the node has its input's elements, at most in other places: it looks at the same memory.
+    pub fn is_view(&self) -> bool {
+        matches!(self, Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) | Op::Recompute(_))
     }
 
     /// Whether the node computes nothing at run time: it stands for data that is there.
@@ -313,22 +386,22 @@ impl fmt::Display for Op {
             }
             Op::Unary(Unary::Scale(c)) => write!(f, "{name}({c})"),
             Op::MaskedFill(v) => write!(f, "{name}({v})"),
-            Op::Softmax(axis) | Op::LogSoftmax(axis) | Op::Concat(axis) | Op::Arg(_, axis) => {
-                write!(f, "{name}(axis {axis})")
-            }
+            Op::Softmax(axis)
+            | Op::LogSoftmax(axis)
+            | Op::SoftmaxGrad(axis)
+            | Op::LogSoftmaxGrad(axis)
+            | Op::Concat(axis)
+            | Op::Arg(_, axis) => write!(f, "{name}(axis {axis})"),
             Op::LayerNorm(eps) | Op::RmsNorm(eps) | Op::AddLayerNorm(eps) => write!(f, "{name}(eps {eps})"),
             Op::Reduce { axes, .. } => write!(f, "{name}(axes {axes:?})"),
             Op::Permute(perm) => write!(f, "{name}({perm:?})"),
             Op::Slice { axis, start, len } => write!(f, "{name}(axis {axis}, {start}..{})", start + len),
-            Op::Attention(a) => write!(
-                f,
-                "{name}({} heads, scale {}{}{}{})",
-                a.heads,
-                a.scale,
-                if a.causal { ", causal" } else { "" },
-                if a.mask { ", mask" } else { "" },
-                if a.lengths { ", lengths" } else { "" }
-            ),
+            Op::Attention(a) | Op::AttentionGrad(a) => write!(f, "{name}({a})"),
+            Op::Dropout(d) => write!(f, "{name}({d})"),
+            Op::CrossEntropy(c) | Op::CrossEntropyGrad(c) => write!(f, "{name}({c})"),
+            Op::EmbeddingGrad(rows) => write!(f, "{name}({rows} rows)"),
+            Op::Adam(a) => write!(f, "{name}({a})"),
+            Op::Recompute(segment) => write!(f, "{name}(segment {segment})"),
             Op::Elementwise(chain) => write!(f, "{name}({chain})"),
             _ => f.write_str(name),
         }

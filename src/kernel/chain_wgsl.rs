@@ -1,7 +1,7 @@
 //! In: a [`Chain`]; out: its steps as WGSL expressions over `i0, i1, …` and `t0, t1, …`. Knows no kernel.
 
 use super::wgsl_type;
-use crate::graph::{Binary, Chain, DType, Ref, Scalar, Step, Unary};
+use crate::graph::{Binary, Chain, Comparison, DType, Ref, Scalar, Step, Unary};
 
 /// A float that has a WGSL literal prints as one; infinities, NaN and subnormals are made of bits that the compiler
 /// does not know, since WGSL rejects such constants. `zero` is an expression for a u32 that is 0 at run time.
@@ -49,6 +49,7 @@ impl Printer<'_> {
             Step::Const(c) => self.constant(c),
             Step::Unary(u, a) => self.unary(u, &name(a)),
             Step::Binary(o, a, b) => self.binary(o, &name(a), &name(b)),
+            Step::Compare(c, a, b) => format!("{} {} {}", name(a), comparison(c), name(b)),
             Step::Select(c, a, b) => format!("select({}, {}, {})", name(b), name(a), name(c)),
             // quantizeToF16 may flush subnormals to zero; a conversion there and back may not
             Step::RoundF16(a) => format!("{}({}({}))", self.ty(), vector("f16", self.width), name(a)),
@@ -69,6 +70,7 @@ impl Printer<'_> {
             Unary::Sqrt => format!("sqrt({a})"),
             Unary::Rsqrt => format!("inverseSqrt({a})"),
             Unary::Neg => format!("-{a}"),
+            Unary::NormalCdf => format!("k_normal_cdf({a})"),
         }
     }
 
@@ -86,6 +88,15 @@ impl Printer<'_> {
             Binary::Max => format!("max({a}, {b})"),
             Binary::Pow => format!("k_pow({a}, {b})"),
         }
+    }
+}
+
+/// The operator; ordered, so that it is false of NaN.
+fn comparison(c: Comparison) -> &'static str {
+    match c {
+        Comparison::Less => "<",
+        Comparison::LessEqual => "<=",
+        Comparison::Equal => "==",
     }
 }
 

@@ -71,9 +71,11 @@ pub fn plan(selected: &Selected, alias: bool) -> MemoryPlan {
     let mut free: Vec<SlotId> = Vec::new();
     // a launch in place hands its slot on
     let mut inherits = vec![None; selected.tensors.len()];
+    let mut heirs: Vec<Vec<usize>> = vec![Vec::new(); selected.tensors.len()];
     for step in &selected.steps {
         if let (Some(from), Some(to)) = (step.in_place, step.launch.operands.last()) {
             inherits[to.tensor.0] = Some(from);
+            heirs[from.0].push(to.tensor.0);
         }
     }
     let temp = |t: usize| selected.tensors[t].kind == TensorKind::Temp;
@@ -95,8 +97,7 @@ pub fn plan(selected: &Selected, alias: bool) -> MemoryPlan {
             slots[t] = Some(slot);
         }
         for &t in &ends[at] {
-            let handed_on =
-                (0..selected.tensors.len()).any(|n| inherits[n] == Some(TensorId(t)) && slots[n] == slots[t]);
+            let handed_on = heirs[t].iter().any(|n| inherits[*n] == Some(TensorId(t)) && slots[*n] == slots[t]);
             if !handed_on {
                 free.extend(slots[t]);
             }

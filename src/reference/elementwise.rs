@@ -3,7 +3,7 @@
 use super::movement::stretch;
 use super::parallel::{over_pieces, threads};
 use super::{Value, scalar};
-use crate::graph::{Binary, Chain, DType, Shape};
+use crate::graph::{Binary, Chain, Comparison, DType, Shape};
 use std::borrow::Cow;
 
 /// Rough cost of one step of a chain, to decide on threads.
@@ -19,6 +19,12 @@ pub(super) fn binary(f: Binary, dtype: DType, a: &Value, b: &Value, shape: &Shap
     } else {
         pairs.map(|(a, b)| scalar::binary(f, *a, *b)).collect()
     }
+}
+
+/// 1 where the comparison holds, else 0.
+pub(super) fn compare(c: Comparison, a: &Value, b: &Value, shape: &Shape) -> Vec<f64> {
+    let (a, b) = (stretch(a, shape), stretch(b, shape));
+    a.iter().zip(b.iter()).map(|(a, b)| f64::from(c.holds(a, b))).collect()
 }
 
 /// a where the condition holds, else b.

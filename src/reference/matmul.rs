@@ -45,6 +45,19 @@ pub(super) fn linear(x: &Value, weight: &Value) -> Vec<f64> {
     out
 }
 
+/// dW (N, K) = dyᵀ · x and db (N) of a linear.
+pub(super) fn linear_grad(x: &Value, dy: &Value) -> [Vec<f64>; 2] {
+    let (m, n, k) = (x.shape.rows(), dy.shape.last(), x.shape.last());
+    let mut dw = vec![0.0; n * k];
+    let (a, b) = (Matrix::new(&dy.data, n, m, true), Matrix::new(&x.data, m, k, false));
+    product(a, b, [n, m, k], &mut dw, threads(work(n, m, k)));
+    let mut db = vec![0.0; n];
+    for row in dy.data.chunks_exact(n.max(1)) {
+        db.iter_mut().zip(row).for_each(|(sum, v)| *sum += v);
+    }
+    [dw, db]
+}
+
 /// A product over broadcast batch dimensions, whose sizes inference has found.
 pub(super) fn matmul(a: &Value, transpose_a: bool, b: &Value, transpose_b: bool, dims: &MatmulDims) -> Vec<f64> {
     let MatmulDims { batch, m, k, n } = dims;

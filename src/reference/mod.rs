@@ -5,12 +5,15 @@
 //! not rounded. Integers wrap at 32 bits.
 
 mod attention;
+mod dropout;
 mod elementwise;
 mod error;
+mod loss;
 mod matmul;
 mod movement;
 mod node;
 mod norm;
+mod optimiser;
 mod parallel;
 mod reduce;
 mod scalar;
@@ -135,6 +138,11 @@ struct Given<'a> {
 }
 
 impl Given<'_> {
+    /// Whether a parameter that is trained has been given a value as a state.
+    fn has_state(&self, id: NodeId, node: &Node) -> bool {
+        self.states.contains_key(&node.name) && self.graph.is_state(id)
+    }
+
     fn input(&self, id: NodeId, node: &Node) -> Result<Value, ReferenceError> {
         let (name, expected) = (&node.name, &node.outputs[0]);
         if self.graph.is_state(id) {
@@ -170,6 +178,7 @@ fn run(given: &Given, keep: bool) -> Result<Vec<Vec<Value>>, ReferenceError> {
     for (id, node) in graph.nodes() {
         let mut outputs = match node.op {
             Op::Input => vec![given.input(id, node)?],
+            Op::Parameter(_) if given.has_state(id, node) => vec![given.input(id, node)?],
             Op::Parameter(storage) => vec![assemble(&graph.layout, storage, given.params)?],
             _ => {
                 let inputs: Vec<&Value> = node.inputs.iter().map(|v| &values[v.node.0][v.output]).collect();

@@ -109,6 +109,16 @@ pub(super) fn embedding(table: &Value, index: &Value, node: &Node) -> Result<Vec
     Ok(index.iter().flat_map(|i| &table.data[i * width..(i + 1) * width]).copied().collect())
 }
 
+/// Sums of rows of dy (…, E) by index, as a table of so many rows.
+pub(super) fn embedding_grad(dy: &Value, index: &Value, rows: usize, node: &Node) -> Result<Vec<f64>, ReferenceError> {
+    let width = dy.shape.last();
+    let mut out = vec![0.0; rows * width];
+    for (at, i) in indices(index, rows, "index", node)?.into_iter().enumerate() {
+        out[i * width..(i + 1) * width].iter_mut().zip(&dy.data[at * width..]).for_each(|(sum, v)| *sum += v);
+    }
+    Ok(out)
+}
+
 /// Row `position[b]` of each x (B, S, …).
 pub(super) fn pick_row(x: &Value, position: &Value, node: &Node) -> Result<Vec<f64>, ReferenceError> {
     let rows = x.shape.dims()[1];

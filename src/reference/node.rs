@@ -1,7 +1,8 @@
 //! In: a node and the values of its inputs; out: the values of its outputs. The one place where every [`Op`] is told
 //! apart; knows nothing of order, lifetimes or where values come from.
 
-use super::{ReferenceError, Value, attention, elementwise, matmul, movement, norm, reduce, scalar};
+use super::dropout::Dropper;
+use super::{ReferenceError, Value, attention, elementwise, loss, matmul, movement, norm, optimiser, reduce, scalar};
 use crate::graph::{DType, Extreme, Graph, GraphError, Node, Op, Shape, matmul_dims};
 
 /// Evaluates a node that is not a source. F16 outputs are rounded to f16, F32 ones are not rounded.
@@ -31,6 +32,7 @@ pub(super) fn compute(graph: &Graph, node: &Node, x: &[&Value]) -> Result<Vec<Va
         }
         Op::Unary(f) => vec![x[0].data.iter().map(|v| scalar::unary(*f, *v)).collect()],
         Op::Binary(f) => vec![elementwise::binary(*f, node.outputs[0].dtype, x[0], x[1], shape)],
+        Op::Compare(c) => vec![elementwise::compare(*c, x[0], x[1], shape)],
         Op::Where => vec![elementwise::select(x[0], x[1], x[2], shape)],
         Op::MaskedFill(fill) => vec![elementwise::masked_fill(x[0], x[1], f64::from(fill.get()))],
         Op::CausalMask(q, k) => {
@@ -59,7 +61,7 @@ pub(super) fn compute(graph: &Graph, node: &Node, x: &[&Value]) -> Result<Vec<Va
         Op::Embedding => vec![movement::embedding(x[0], x[1], node)?],
         Op::Reduce { kind, axes, .. } => vec![reduce::reduce(*kind, x[0], axes)],
         Op::Arg(Extreme::Max, axis) => vec![reduce::argmax(x[0], *axis)],
-        Op::Reshape(_) => vec![x[0].data.clone()],
+        Op::Reshape(_) | Op::Recompute(_) => vec![x[0].data.clone()],
         Op::Permute(perm) => vec![movement::permute(x[0], perm, shape)],
         Op::Slice { axis, start, .. } => vec![movement::slice(x[0], *axis, *start, shape)],
         Op::Concat(axis) => vec![movement::concat(x, *axis, shape)],
@@ -70,6 +72,22 @@ pub(super) fn compute(graph: &Graph, node: &Node, x: &[&Value]) -> Result<Vec<Va
         }
         Op::Attention(attrs) => attention::attention(attrs, x, node)?.into(),
         Op::PickRow => vec![movement::pick_row(x[0], x[1], node)?],
+        Op::Dropout(d) => {
+            let dropper = Dropper::new(d, x[1]);
+            vec![x[0].data.iter().enumerate().map(|(i, v)| v * dropper.factor(i)).collect()]
+        }
+        Op::CrossEntropy(a) => loss::cross_entropy(a, x, node)?,
+        Op::CrossEntropyGrad(a) => vec![loss::cross_entropy_grad(a, x, node)?],
+        Op::SoftmaxGrad(axis) => vec![norm::softmax_grad(x[0], x[1], *axis, false)],
+        Op::LogSoftmaxGrad(axis) => vec![norm::softmax_grad(x[0], x[1], *axis, true)],
+        Op::LayerNormGrad => vec![norm::norm_grad(x[0], x[1], Some(x[2]), x[3], x[4])],
+        Op::LayerNormParamGrad => norm::norm_param_grad(x[0], Some(x[1]), x[2], x[3]).into(),
+        Op::RmsNormGrad => vec![norm::norm_grad(x[0], x[1], None, x[2], x[3])],
+        Op::RmsNormParamGrad => norm::norm_param_grad(x[0], None, x[1], x[2]).into(),
+        Op::EmbeddingGrad(rows) => vec![movement::embedding_grad(x[0], x[1], *rows, node)?],
+        Op::LinearGrad { .. } => matmul::linear_grad(x[0], x[1]).into(),
+        Op::AttentionGrad(attrs) => attention::attention_grad(attrs, x, node)?,
+        Op::Adam(a) => optimiser::adam(a, x),
         Op::Elementwise(chain) => vec![elementwise::elementwise(chain, x, shape)],
     };
     let outputs = data.into_iter().zip(&node.outputs).map(|(mut data, ty)| {

@@ -19,6 +19,20 @@ pub(super) fn softmax(x: &Value, axis: usize, log: bool) -> Vec<f64> {
     out
 }
 
+/// Gradient of [`softmax`] from its result y.
+pub(super) fn softmax_grad(y: &Value, dy: &Value, axis: usize, log: bool) -> Vec<f64> {
+    let mut out = vec![0.0; y.data.len()];
+    let (starts, len, step) = lines(&y.shape, axis);
+    for start in starts {
+        let line = || (0..len).map(|i| start + i * step);
+        let sum: f64 = line().map(|i| if log { dy.data[i] } else { dy.data[i] * y.data[i] }).sum();
+        for i in line() {
+            out[i] = if log { dy.data[i] - y.data[i].exp() * sum } else { y.data[i] * (dy.data[i] - sum) };
+        }
+    }
+    out
+}
+
 /// What a norm gives: y, then per row mean and rstd.
 pub(super) struct Normed {
     pub(super) y: Vec<f64>,
@@ -41,4 +55,38 @@ pub(super) fn norm(x: &[f64], rows: usize, gamma: &[f64], beta: Option<&[f64]>, 
         out.rstd.push(rstd);
     }
     out
+}
+
+/// Row r's centred and scaled x; without a mean it is taken as 0 (RMS norm).
+fn normed<'a>(x: &'a Value, mean: Option<&'a Value>, rstd: &'a Value, r: usize) -> impl Fn(usize) -> f64 + 'a {
+    let width = x.shape.last();
+    move |i| (x.data[r * width + i] - mean.map_or(0.0, |m| m.data[r])) * rstd.data[r]
+}
+
+/// dx of a norm: rstd · (g − x̂ · mean(g · x̂) − mean(g)) with g = dy · γ, the last term for layer norm alone.
+pub(super) fn norm_grad(x: &Value, gamma: &Value, mean: Option<&Value>, rstd: &Value, dy: &Value) -> Vec<f64> {
+    let width = x.shape.last();
+    let mut out = Vec::with_capacity(x.data.len());
+    for r in 0..x.shape.rows() {
+        let hat = normed(x, mean, rstd, r);
+        let g = |i: usize| dy.data[r * width + i] * gamma.data[i];
+        let along = (0..width).map(|i| g(i) * hat(i)).sum::<f64>() / width as f64;
+        let level = if mean.is_some() { (0..width).map(g).sum::<f64>() / width as f64 } else { 0.0 };
+        out.extend((0..width).map(|i| rstd.data[r] * (g(i) - hat(i) * along - level)));
+    }
+    out
+}
+
+/// dγ and dβ of a norm.
+pub(super) fn norm_param_grad(x: &Value, mean: Option<&Value>, rstd: &Value, dy: &Value) -> [Vec<f64>; 2] {
+    let width = x.shape.last();
+    let (mut dgamma, mut dbeta) = (vec![0.0; width], vec![0.0; width]);
+    for r in 0..x.shape.rows() {
+        let hat = normed(x, mean, rstd, r);
+        for i in 0..width {
+            dgamma[i] += dy.data[r * width + i] * hat(i);
+            dbeta[i] += dy.data[r * width + i];
+        }
+    }
+    [dgamma, dbeta]
 }

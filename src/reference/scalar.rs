@@ -26,6 +26,7 @@ pub(super) fn unary(f: Unary, x: f64) -> f64 {
         Unary::Sqrt => x.sqrt(),
         Unary::Rsqrt => x.sqrt().recip(),
         Unary::Neg => -x,
+        Unary::NormalCdf => 0.5 * libm::erfc(-x * FRAC_1_SQRT_2),
     }
 }
 

@@ -58,7 +58,7 @@ fn uniform(causal: bool, sq: usize, values: &[&[f64]], mask: Option<&[f64]>, len
     inputs.extend(mask.map(|m| case.f32([sq, sk], m)));
     inputs.extend(lengths.map(|l| case.input(DType::I32, [b], l)));
     let (mask, lengths) = (mask.is_some(), lengths.is_some());
-    let attrs = AttentionAttrs { heads: 1, scale: 1.0.into(), causal, mask, lengths };
+    let attrs = AttentionAttrs { heads: 1, scale: 1.0.into(), causal, mask, lengths, dropout: None };
     let out = case.op(Op::Attention(attrs), &inputs);
     Attention { case, out, lse: ValueId { output: 1, ..out } }
 }
@@ -110,7 +110,7 @@ fn attention_is_matmul_softmax_matmul_per_head() {
     let q = case.f32([b, s, width], &noise(b * s * width, 1));
     let k = case.f32([b, t, width], &noise(b * t * width, 2));
     let v = case.f32([b, t, width], &noise(b * t * width, 3));
-    let attrs = AttentionAttrs { heads, scale: 0.5.into(), causal: true, mask: true, lengths: false };
+    let attrs = AttentionAttrs { heads, scale: 0.5.into(), causal: true, mask: true, lengths: false, dropout: None };
     let mask = case.f32([heads, 1, t], &noise(heads * t, 4));
     let fused = case.op(Op::Attention(attrs), &[q, k, v, mask]);
 

@@ -164,7 +164,7 @@ fn indices_out_of_range_are_named() {
     );
     assert_eq!(error(Op::Embedding, &[5, 1], &[-1.0], 1), "embedding \"t\": index -1 (element 0) is not within 0..5");
     assert_eq!(error(Op::PickRow, &[1, 3], &[3.0], 1), "pick_row \"t\": position 3 (element 0) is not within 0..3");
-    let attrs = AttentionAttrs { heads: 1, scale: 1.0.into(), causal: true, mask: false, lengths: true };
+    let attrs = AttentionAttrs { heads: 1, scale: 1.0.into(), causal: true, mask: false, lengths: true, dropout: None };
     assert_eq!(
         error(Op::Attention(attrs), &[1, 3, 1], &[4.0], 3),
         "attention \"t\": length 4 (element 0) is not within 0..4"
