@@ -125,7 +125,9 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     let reached = job.evaluate(&validation.even(usize::MAX))?;
-    println!("\nsample at temperature 0.8:\n{}", job.sample(&session)?);
+    if args.sample > 0 {
+        println!("\nsample at temperature 0.8:\n{}\n", job.sample(&session)?);
+    }
     let entropies = corpus.entropies();
     println!("nats a character:");
     println!("  {:.3} unigram entropy of the text", entropies.unigram);
@@ -202,7 +204,7 @@ impl Job<'_> {
         let style = ProgressStyle::with_template("{bar:24} {pos}/{len} steps, {msg}, {eta} left")?;
         let bar = ProgressBar::new(settings.steps).with_position(trainer.steps()).with_style(style);
         bar.enable_steady_tick(Duration::from_millis(500));
-        let (mut loss, mut last) = (f32::NAN, f64::NAN);
+        let (mut loss, mut last) = (f32::NAN, None);
         let (mut seconds, mut steps) = (0.0, 0);
         while trainer.steps() < settings.steps && !interrupted.load(Ordering::Relaxed) {
             let first = trainer.steps();
@@ -218,15 +220,17 @@ impl Job<'_> {
                 loss = if loss.is_nan() { report.loss } else { 0.95 * loss + 0.05 * report.loss };
             }
             let speed = (steps as usize * settings.batch * settings.block) as f64 / seconds;
-            bar.set_position(end);
-            bar.set_message(format!("loss {loss:.3}, validation {last:.3}, {speed:.0} tokens/s"));
             if end % args.validate_every == 0 || end == settings.steps {
-                last = self.evaluate(validation)?;
+                let validation = self.evaluate(validation)?;
+                last = Some(validation);
                 self.save()?;
-                let line = format!("step {end}: loss {loss:.3}, validation {last:.3}, {speed:.0} tokens/s");
+                let line = format!("step {end}: loss {loss:.3}, validation {validation:.3}, {speed:.0} tokens/s");
                 bar.suspend(|| println!("{line}"));
                 (seconds, steps) = (0.0, 0);
             }
+            let validation = last.map_or("-".into(), |loss: f64| format!("{loss:.3}"));
+            bar.set_message(format!("loss {loss:.3}, validation {validation}, {speed:.0} tokens/s"));
+            bar.set_position(end);
         }
         bar.finish_and_clear();
         self.save()?;

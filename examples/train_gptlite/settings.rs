@@ -37,7 +37,7 @@ pub struct Flags {
     /// Probability of dropout [default: 0].
     #[arg(long, value_name = "P")]
     dropout: Option<f32>,
-    /// Highest learning rate; it rises over the first twentieth and falls along a cosine to a tenth [default: 0.003].
+    /// Highest learning rate; it rises over the first twentieth and falls along a cosine to a tenth [default: 0.64 / width].
     #[arg(long)]
     rate: Option<f64>,
     /// Seed of parameters, batches and dropout [default: 0].
@@ -67,17 +67,18 @@ pub struct Settings {
 impl Settings {
     /// Of a training that begins.
     pub fn new(flags: &Flags) -> Result<Settings, Box<dyn Error>> {
+        let width = flags.width.unwrap_or(64);
         Ok(Settings {
             text: absolute(flags.text.as_deref())?,
             fingerprint: String::new(),
             steps: flags.steps.unwrap_or(800),
             layers: flags.layers.unwrap_or(2),
-            width: flags.width.unwrap_or(64),
+            width,
             heads: flags.heads.unwrap_or(4),
             block: flags.block.unwrap_or(64),
             batch: flags.batch.unwrap_or(8),
             dropout: flags.dropout.unwrap_or(0.0),
-            rate: flags.rate.unwrap_or(3e-3),
+            rate: flags.rate.unwrap_or(0.64 / width.max(1) as f64),
             seed: flags.seed.unwrap_or(0),
         })
     }

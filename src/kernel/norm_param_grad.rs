@@ -116,7 +116,7 @@ pub fn launches(
     let (columns, lines) = shape(units, rows, caps)?;
     let blocks = units.div_ceil(columns as usize);
     // chunks enough to fill a device, of rows enough for the second stage to be short
-    let chunk = rows.div_ceil(64).clamp(16, 128).max(4 * lines as usize);
+    let chunk = rows.div_ceil(64).clamp(16, 128).max(rows.div_ceil(512)).max(4 * lines as usize);
     let windows = split::windows(NAME, rows, &tensors, caps)?;
     let chunks: usize = windows.iter().map(|r| r.len().div_ceil(chunk)).sum();
     let partials = Rows::whole(workspace, (chunks * planes * width * 4) as u64);

@@ -404,10 +404,10 @@ fn launches_of_training_cover_their_tensors_under_small_limits() {
                 let rows = norm_grad::launches(rms, dtype, 3000, 128, &caps).unwrap();
                 check(&rows, &caps);
                 covers(&rows, inputs + 1, rows_bytes(3000, 128));
-                let (sums, workspace) = norm_param_grad::launches(rms, dtype, 3000, 128, &caps).unwrap();
+                let (sums, workspace) = norm_param_grad::launches(rms, dtype, 3000, 64, &caps).unwrap();
                 check(&sums, &caps);
-                covers(&sums, inputs - 1, rows_bytes(3000, 128));
-                covers(&sums, inputs, rows_bytes(128, 1));
+                covers(&sums, inputs - 1, rows_bytes(3000, 64));
+                covers(&sums, inputs, rows_bytes(64, 1));
                 covers(&sums, if rms { 4 } else { 6 }, workspace as u64);
             }
             let added = scatter::launches(dtype, DType::I32, 5000, 128, 777, &caps).unwrap();

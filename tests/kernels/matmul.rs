@@ -303,3 +303,35 @@ fn a_weight_that_runs_update_is_read_as_it_is_stored() -> Result {
     }
     Ok(())
 }
+
+#[test]
+fn a_trained_weight_over_the_binding_limit_is_read_in_pieces_both_ways() -> Result {
+    let Some(session) = crate::common::session() else { return Ok(()) };
+    let mut c = Case::new();
+    let x = c.input(random(DType::F32, &[3, 64], 1));
+    let w = c.parameter(random(DType::F32, &[701, 64], 2));
+    let bias = c.parameter(random(DType::F32, &[701], 3));
+    let y = c.b.linear(x, w, Some(bias))?; // (3, 701)
+    c.output("y", Ok(y));
+    let dx = c.b.matmul(y, w)?; // (3, 64)
+    let dx = c.b.relu(dx);
+    c.output("dx", dx);
+    let smaller = c.b.scale(w, 0.5)?;
+    c.b.update(w, smaller)?;
+    let (graph, params, inputs) = c.finish();
+    let given: Vec<_> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
+    let first = kiln::reference::evaluate_all(&graph, &params, &inputs, &Default::default())?;
+    let second = kiln::reference::evaluate_all(&graph, &params, &inputs, &first.states)?;
+    for setup in BOTH {
+        let mut options = setup.options(session);
+        options.limits.as_mut().expect("setups set limits").max_binding_bytes = 64 << 10;
+        let program = session.compile(&graph, &params, &options)?;
+        for want in [&first, &second] {
+            let outputs = program.run(&given)?;
+            for (name, want) in &want.outputs {
+                crate::common::difference(&outputs[name], want, F32).map_err(|e| format!("{name} ({setup}): {e}"))?;
+            }
+        }
+    }
+    Ok(())
+}

@@ -282,9 +282,8 @@ impl Matmul<'_> {
             let ends = [0, 1].into_iter().chain(c_at..q.operands.len());
             params.extend(ends.map(|i| q.operands[i].lead[d] / unit(i)));
         }
-        for i in 2..c_at {
-            let o = &q.operands[i];
-            params.extend([firsts[i] / unit(i), o.row() / unit(i)]);
+        for (i, (o, first)) in q.operands.iter().zip(&firsts).enumerate().take(c_at).skip(2) {
+            params.extend([first / unit(i), o.row() / unit(i)]);
             params.extend((0..rows).map(|d| o.lead[d] / unit(i)));
         }
         let key = MatmulKey {
