@@ -1,4 +1,4 @@
-//! Every key of the catalogue against naga, and the cutting of rows.
+//! Every key of the catalogue against naga, in both spaces of its parameters, and the cutting of rows.
 
 use super::*;
 use crate::caps::DeviceCaps;
@@ -36,11 +36,18 @@ fn catalogue() -> Vec<KernelKey> {
     .concat()
 }
 
-fn parsed(key: &KernelKey) -> (naga::Module, naga::valid::ModuleInfo) {
-    let source = key.source();
+const SPACES: [ParamSpace; 2] = [ParamSpace::Uniform, ParamSpace::Immediate];
+
+/// Every key with its parameters in a buffer, then in immediates.
+fn forms() -> impl Iterator<Item = (KernelKey, ParamSpace)> {
+    catalogue().into_iter().flat_map(|key| SPACES.map(|space| (key.clone(), space)))
+}
+
+fn parsed(key: &KernelKey, space: ParamSpace) -> (naga::Module, naga::valid::ModuleInfo) {
+    let source = key.source(space);
     let module = naga::front::wgsl::parse_str(&source)
         .unwrap_or_else(|e| panic!("{key:?}: {}\n{source}", e.emit_to_string(&source)));
-    let info = Validator::new(ValidationFlags::all(), Capabilities::SHADER_FLOAT16)
+    let info = Validator::new(ValidationFlags::all(), Capabilities::SHADER_FLOAT16 | Capabilities::IMMEDIATES)
         .validate(&module)
         .unwrap_or_else(|e| panic!("{key:?}: {}\n{source}", e.emit_to_string(&source)));
     (module, info)
@@ -48,15 +55,18 @@ fn parsed(key: &KernelKey) -> (naga::Module, naga::valid::ModuleInfo) {
 
 #[test]
 fn every_key_passes_naga_and_all_its_writers() {
-    for key in catalogue() {
-        let (module, info) = parsed(&key);
+    for (key, space) in forms() {
+        let (module, info) = parsed(&key, space);
         let spv = naga::back::spv::Options { lang_version: (1, 3), ..Default::default() };
         naga::back::spv::write_vec(&module, &info, &spv, None).unwrap_or_else(|e| panic!("{key:?}: SPIR-V: {e}"));
         let msl = naga::back::msl::Options { lang_version: (2, 4), fake_missing_bindings: true, ..Default::default() };
         naga::back::msl::write_string(&module, &info, &msl, &Default::default())
             .unwrap_or_else(|e| panic!("{key:?}: MSL: {e}"));
-        let hlsl =
-            naga::back::hlsl::Options { shader_model: naga::back::hlsl::ShaderModel::V6_2, ..Default::default() };
+        let hlsl = naga::back::hlsl::Options {
+            shader_model: naga::back::hlsl::ShaderModel::V6_2,
+            immediates_target: Some(naga::back::hlsl::BindTarget::default()),
+            ..Default::default()
+        };
         let pipeline = Default::default();
         let mut text = String::new();
         naga::back::hlsl::Writer::new(&mut text, &hlsl, &pipeline)
@@ -67,12 +77,17 @@ fn every_key_passes_naga_and_all_its_writers() {
 
 #[test]
 fn params_of_wgsl_are_those_of_rust() {
-    for key in catalogue() {
-        let (module, _) = parsed(&key);
-        let uniform = module.global_variables.iter().find(|(_, v)| v.space == naga::AddressSpace::Uniform);
-        let (_, uniform) = uniform.expect("a uniform");
-        assert_eq!(uniform.binding, Some(naga::ResourceBinding { group: 0, binding: 0 }));
-        let naga::TypeInner::Struct { members, .. } = &module.types[uniform.ty].inner else { panic!("{key:?}") };
+    for (key, space) in forms() {
+        let (module, _) = parsed(&key, space);
+        let (wanted, binding) = match space {
+            ParamSpace::Uniform => (naga::AddressSpace::Uniform, Some(naga::ResourceBinding { group: 0, binding: 0 })),
+            ParamSpace::Immediate => (naga::AddressSpace::Immediate, None),
+        };
+        let is_params = |space| matches!(space, naga::AddressSpace::Uniform | naga::AddressSpace::Immediate);
+        let all: Vec<_> = module.global_variables.iter().map(|(_, v)| v).filter(|v| is_params(v.space)).collect();
+        let [params] = all[..] else { panic!("{key:?} has {} blocks of parameters", all.len()) };
+        assert_eq!((params.space, &params.binding), (wanted, &binding), "{key:?}");
+        let naga::TypeInner::Struct { members, .. } = &module.types[params.ty].inner else { panic!("{key:?}") };
         let names: Vec<&str> = members.iter().map(|m| m.name.as_deref().unwrap()).collect();
         assert_eq!(names, key.params(), "{key:?}");
         for (i, member) in members.iter().enumerate() {
@@ -83,8 +98,8 @@ fn params_of_wgsl_are_those_of_rust() {
 
 #[test]
 fn bindings_and_workgroups_are_those_of_rust_and_portable() {
-    for key in catalogue() {
-        let (module, _) = parsed(&key);
+    for (key, space) in forms() {
+        let (module, _) = parsed(&key, space);
         let mut storage: Vec<(u32, Access)> = module
             .global_variables
             .iter()
@@ -108,11 +123,12 @@ fn bindings_and_workgroups_are_those_of_rust_and_portable() {
         let bytes: u32 = shared.map(|(_, v)| module.types[v.ty].inner.size(module.to_ctx())).sum();
         let claimed = key.workgroup_bytes().max(DeviceCaps::PORTABLE.workgroup_bytes as usize);
         assert!(bytes as usize <= claimed, "{key:?}: {bytes} bytes");
-        assert!(key.source().starts_with("//"), "{key:?} has no header");
+        assert!(key.source(space).starts_with("//"), "{key:?} has no header");
     }
 }
 
-/// Browsers compile with tint, which is stricter than naga about uniform control flow and constants.
+/// Browsers compile with tint, which is stricter than naga about uniform control flow and constants. They have no
+/// immediates.
 #[test]
 fn every_key_passes_tint_where_it_is_installed() {
     if std::process::Command::new("tint").arg("--help").output().is_err() {
@@ -122,13 +138,23 @@ fn every_key_passes_tint_where_it_is_installed() {
     let dir = tempfile::tempdir().unwrap();
     let (path, written) = (dir.path().join("key.wgsl"), dir.path().join("written.wgsl"));
     for key in catalogue() {
-        std::fs::write(&path, key.source()).unwrap();
+        std::fs::write(&path, key.source(ParamSpace::Uniform)).unwrap();
         let out = std::process::Command::new("tint")
             .args(["--format", "wgsl", "-o"])
             .args([&written, &path])
             .output()
             .unwrap();
         assert!(out.status.success(), "{key:?}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+}
+
+#[test]
+fn parameters_are_in_immediates_where_all_of_them_fit() {
+    for key in catalogue() {
+        let bytes = key.params().len() as u32 * 4;
+        let space = |immediate_bytes| key.param_space(&DeviceCaps { immediate_bytes, ..DeviceCaps::PORTABLE });
+        assert_eq!(key.param_space(&DeviceCaps::PORTABLE), ParamSpace::Uniform, "{key:?}");
+        assert_eq!([space(bytes - 4), space(bytes)], SPACES, "{key:?}");
     }
 }
 

@@ -2,7 +2,9 @@
 
 use crate::common::{BOTH, EVERY, F16, F32, Named, Setup, check, close, each, f16, random, session, tensor};
 use kiln::caps::DeviceCaps;
-use kiln::graph::{AttentionAttrs, DType, Disposition, DropoutAttrs, Graph, NodeId, Op, TensorType, ValueId};
+use kiln::graph::{
+    AttentionAttrs, DType, Disposition, DropoutAttrs, Graph, IndexBound, Indexed, NodeId, Op, TensorType, ValueId,
+};
 use kiln::reference::evaluate;
 use kiln::session::CompileOptions;
 use kiln::tensor::Tensor;
