@@ -1,10 +1,13 @@
-//! CPU time to encode and submit a chain of dependent dispatches, by the number of dispatches. Throughput is in
-//! dispatches: its inverse is the cost of one.
+//! CPU time to start a run of a chain of dependent dispatches, by the number of dispatches: to encode it, from an empty
+//! command buffer to a finished one, and to submit it, the upload of its input included. Where parameters are
+//! immediates, to encode it is timed with all of them in a buffer as well. Throughput is in dispatches: its inverse is
+//! the cost of one.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use kiln::caps::DeviceCaps;
 use kiln::gpu::AdapterChoice;
 use kiln::model::{Dnn, DnnConfig, Init, init};
-use kiln::session::{CompileOptions, Session};
+use kiln::session::{CompileOptions, Run, Session};
 use kiln::tensor::Tensor;
 use std::time::Duration;
 
@@ -13,26 +16,36 @@ fn encode(c: &mut Criterion) {
         Ok(session) => session,
         Err(error) => return eprintln!("skipped: {error}"),
     };
-    let mut group = c.benchmark_group(format!("encode/{}", session.adapter().name));
+    let mut group = c.benchmark_group(session.adapter().name.clone());
     group.sample_size(20).warm_up_time(Duration::from_millis(500));
+    let immediates = session.caps().immediate_bytes > 0;
+    let without = DeviceCaps { immediate_bytes: 0, ..session.caps().clone() };
     for depth in [100, 1000, 4000] {
         let graph = Dnn::new(DnnConfig::square(8, depth)).build(8).expect("the sizes are valid");
         let params = init(&graph.layout, Init::He, 0).expect("a DNN's parameters have rules");
-        let program = session.compile(&graph, &params, &CompileOptions::default()).expect("a DNN compiles");
-        assert_eq!(program.dispatches(), depth);
         let x = Tensor::f32([8, 8], &[0.5; 64]);
         group.throughput(Throughput::Elements(depth as u64));
-        group.bench_function(BenchmarkId::from_parameter(depth), |b| {
-            b.iter_custom(|iterations| {
-                let mut total = Duration::ZERO;
-                for _ in 0..iterations {
-                    let run = program.submit_unread(&[("input", &x)]).expect("a run starts");
-                    total += Duration::from_nanos(run.encode_ns());
-                    run.wait().expect("a run ends");
-                }
-                total
+        let mut time = |part: &str, limits: Option<&DeviceCaps>, ns: fn(&Run) -> u64| {
+            let options = CompileOptions { limits: limits.cloned(), ..CompileOptions::default() };
+            let program = session.compile(&graph, &params, &options).expect("a DNN compiles");
+            assert_eq!(program.dispatches(), depth);
+            group.bench_function(BenchmarkId::new(part, depth), |b| {
+                b.iter_custom(|iterations| {
+                    let mut total = Duration::ZERO;
+                    for _ in 0..iterations {
+                        let run = program.submit_unread(&[("input", &x)]).expect("a run starts");
+                        total += Duration::from_nanos(ns(&run));
+                        run.wait().expect("a run ends");
+                    }
+                    total
+                });
             });
-        });
+        };
+        time("encode", None, |run| run.encode_ns());
+        if immediates {
+            time("encode without immediates", Some(&without), |run| run.encode_ns());
+        }
+        time("submit", None, |run| run.submit_ns());
     }
     group.finish();
 }

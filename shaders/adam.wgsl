@@ -17,7 +17,7 @@ struct Params {
     eps: f32,
     decay: f32, // λ
 }
-@group(0) @binding(0) var<uniform> p: Params;
+{% include "shared/params.wgsl" %}
 {% for name, access, type in bindings %}
 @group(0) @binding({{ loop.index }}) var<storage, {{ access }}> {{ name }}: array<{{ type }}>;
 {% endfor %}

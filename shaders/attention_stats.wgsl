@@ -25,7 +25,7 @@ struct Params {
     stats_batch: u32,
 }
 
-@group(0) @binding(0) var<uniform> p: Params;
+{% include "shared/params.wgsl" %}
 @group(0) @binding(1) var<storage, read> out: array<{{ storage }}>;
 @group(0) @binding(2) var<storage, read> dout: array<{{ storage }}>;
 @group(0) @binding(3) var<storage, read> lse: array<u32>; // bits of f32

@@ -25,7 +25,7 @@ struct Params {
     zero: u32, // 0, unknown to the compiler: NaN is made with it
     smoothing: f32,
 }
-@group(0) @binding(0) var<uniform> p: Params;
+{% include "shared/params.wgsl" %}
 @group(0) @binding(1) var<storage, read> x: array<{{ stored }}>;
 @group(0) @binding(2) var<storage, read> labels: array<i32>;
 @group(0) @binding(3) var<storage, read_write> losses: array<f32>;

@@ -19,7 +19,7 @@ struct Params {
     hot: f32,
     level: f32,
 }
-@group(0) @binding(0) var<uniform> p: Params;
+{% include "shared/params.wgsl" %}
 {% for name, access, type in bindings %}
 @group(0) @binding({{ loop.index }}) var<storage, {{ access }}> {{ name }}: array<{{ type }}>;
 {% endfor %}

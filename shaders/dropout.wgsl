@@ -14,7 +14,7 @@ struct Params {
     keep: f32,
 }
 
-@group(0) @binding(0) var<uniform> p: Params;
+{% include "shared/params.wgsl" %}
 {% if not in_place %}
 @group(0) @binding(1) var<storage, read> x: array<{{ stored }}>;
 {% endif %}

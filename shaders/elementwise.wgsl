@@ -24,7 +24,7 @@ struct Params {
 {% endfor %}
 }
 
-@group(0) @binding(0) var<uniform> p: Params;
+{% include "shared/params.wgsl" %}
 {% for input in inputs if not input.in_place %}
 @group(0) @binding({{ input.binding }}) var<storage, read> in{{ input.index }}: array<{{ input.storage }}>;
 {% endfor %}

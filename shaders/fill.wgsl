@@ -17,7 +17,7 @@ struct Params {
     width: u32,
     diagonal: u32,
 }
-@group(0) @binding(0) var<uniform> p: Params;
+{% include "shared/params.wgsl" %}
 @group(0) @binding(1) var<storage, read_write> y: array<{{ stored }}>;
 
 const SIZE: u32 = {{ size }}u;

@@ -27,7 +27,7 @@ struct Params {
     inverse_width: f32,
     eps: f32,
 }
-@group(0) @binding(0) var<uniform> p: Params;
+{% include "shared/params.wgsl" %}
 {% for name, access, type in bindings %}
 @group(0) @binding({{ loop.index }}) var<storage, {{ access }}> {{ name }}: array<{{ type }}>;
 {% endfor %}

@@ -23,7 +23,7 @@ struct Params {
     first: u32, // of the statistics
     first_chunk: u32,
 }
-@group(0) @binding(0) var<uniform> p: Params;
+{% include "shared/params.wgsl" %}
 {% for name, access, type in bindings %}
 @group(0) @binding({{ loop.index }}) var<storage, {{ access }}> {{ name }}: array<{{ type }}>;
 {% endfor %}

@@ -7,7 +7,7 @@ struct Params {
     pad1: u32,
 }
 
-@group(0) @binding(0) var<uniform> p: Params;
+{% include "shared/params.wgsl" %}
 @group(0) @binding(1) var<storage, read_write> out: array<f32>;
 
 {% include "shared/group.wgsl" %}

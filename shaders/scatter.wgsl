@@ -19,7 +19,7 @@ struct Params {
     window: u32,
     window_rows: u32,
 }
-@group(0) @binding(0) var<uniform> p: Params;
+{% include "shared/params.wgsl" %}
 @group(0) @binding(1) var<storage, read> dy: array<{{ stored }}>;
 @group(0) @binding(2) var<storage, read> indices: array<vec4<{{ index }}>>;
 @group(0) @binding(3) var<storage, read_write> table: array<{{ stored }}>;

@@ -19,7 +19,7 @@ struct Params {
     n: u32,
     inner: u32,
 }
-@group(0) @binding(0) var<uniform> p: Params;
+{% include "shared/params.wgsl" %}
 @group(0) @binding(1) var<storage, read> x: array<{{ stored }}>;
 @group(0) @binding(2) var<storage, read_write> y: array<{{ stored }}>;
 

@@ -17,7 +17,7 @@ struct Params {
     z_first: u32,
 {% endif %}
 }
-@group(0) @binding(0) var<uniform> p: Params;
+{% include "shared/params.wgsl" %}
 @group(0) @binding(1) var<storage, read> x: array<{{ wide }}>;
 @group(0) @binding(2) var<storage, read_write> y: array<{{ stored }}>;
 {% if second %}

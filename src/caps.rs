@@ -21,6 +21,8 @@ pub struct DeviceCaps {
     pub storage_align: u64,
     /// Offsets of uniform bindings are multiples of this, bytes.
     pub uniform_align: u64,
+    /// Bytes of parameters that a dispatch may carry in immediates, 0 without them.
+    pub immediate_bytes: u32,
     /// Whether shaders compute with and store f16.
     pub f16: bool,
     /// Whether GPU timestamps can be written inside a pass.
@@ -42,6 +44,7 @@ impl DeviceCaps {
         max_invocations: 256,
         storage_align: 256,
         uniform_align: 256,
+        immediate_bytes: 0,
         f16: false,
         timestamps: false,
         subgroup: None,
@@ -61,6 +64,7 @@ impl DeviceCaps {
             max_invocations: self.max_invocations.min(tighter.max_invocations),
             storage_align: self.storage_align.max(tighter.storage_align),
             uniform_align: self.uniform_align.max(tighter.uniform_align),
+            immediate_bytes: self.immediate_bytes.min(tighter.immediate_bytes),
             f16: self.f16 && tighter.f16,
             timestamps: self.timestamps && tighter.timestamps,
             subgroup: self.subgroup.filter(|_| tighter.subgroup.is_some()),

@@ -1,7 +1,7 @@
 //! In: an open session; out: [`Peak`], the rates that the device reaches: the yardstick of every share of a peak.
 
 use crate::error::Error;
-use crate::gpu::{Executable, ExecutableOptions, Gpu, Submission};
+use crate::gpu::{Content, Executable, ExecutableOptions, Gpu, Submission};
 use crate::graph::{Builder, DType, NodeId, TensorType};
 use crate::kernel::probe::{ProbeKey, launch};
 use crate::plan::plan;
@@ -10,6 +10,7 @@ use crate::select::{Port, Selected, Step, TensorId, TensorKind, TensorSpec};
 use crate::session::{CompileOptions, Session};
 use crate::tensor::Tensor;
 use std::collections::BTreeMap;
+use std::iter;
 use std::time::Instant;
 
 /// What a device reaches.
@@ -47,7 +48,8 @@ fn fma_rate(gpu: &Gpu, key: ProbeKey, groups: u32) -> Result<f64, Error> {
         ..Selected::default()
     };
     let recording = lower(&selected, &plan(&selected, true), gpu.caps());
-    let executable = Executable::new(gpu, recording, ExecutableOptions::default())?;
+    let executable =
+        Executable::new(gpu, recording, ExecutableOptions::default(), iter::empty::<Result<Content, Error>>())?;
     let seconds = best(|| Ok(executable.submit(&[Vec::new()], Submission::default())?.wait().map(|_| ())?))?;
     Ok(flops / seconds)
 }

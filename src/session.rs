@@ -5,7 +5,9 @@ use crate::caps::DeviceCaps;
 use crate::debug::{level, show};
 use crate::error::Error;
 use crate::fuse::{FuseLimits, FuseReport, fuse};
-use crate::gpu::{AdapterChoice, AdapterInfo, Executable, ExecutableOptions, Finished, Gpu, Kept, Pending, Submission};
+use crate::gpu::{
+    AdapterChoice, AdapterInfo, Content, Executable, ExecutableOptions, Finished, Gpu, Host, Kept, Pending, Submission,
+};
 use crate::graph::{DType, Graph, Storage, TensorType, readers_first};
 use crate::lift::lift;
 use crate::model::ParamSource;
@@ -145,18 +147,12 @@ impl Session {
         let (checked, poison, timestamps) = (options.checked, options.poison, self.limits(options).timestamps);
         compiled.show();
         let executable_options = ExecutableOptions { checked, poison, timestamps };
-        let executable = Executable::new(&self.gpu, compiled.recording.clone(), executable_options)?;
+        // a parameter that is trained starts as it is given, any other state is zero
+        let contents = contents(&compiled, params);
+        let executable = Executable::new(&self.gpu, compiled.recording.clone(), executable_options, contents)?;
         tracing::debug!(mode = %options.mode, dispatches = compiled.recording.dispatches.len(), bytes = compiled.plan.total(), "compiled");
         let split = if options.mode == Mode::Eager { Some(1) } else { options.max_dispatches_per_submit };
-        let program = Program { executable, compiled, mode: options.mode, split };
-        program.write_parameters(params)?;
-        let selected = &program.compiled.selected;
-        let filled = |state: &BufferPort| selected.weights.iter().any(|w| w.tensor == state.port.tensor);
-        // a parameter that is trained starts as it is given, any other state is zero
-        for state in program.executable.recording().states.iter().filter(|s| !filled(s)) {
-            program.executable.write(state.buffer, state.offset, Tensor::zeros(state.port.ty.clone()).bytes())?;
-        }
-        Ok(program)
+        Ok(Program { executable, compiled, mode: options.mode, split })
     }
 }
 
@@ -213,6 +209,15 @@ pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Re
     audit(&selected, &plan)?;
     let recording = lower(&selected, &plan, caps);
     Ok(Compiled { graph, report, selected, plan, recording })
+}
+
+/// What the buffers of weights hold.
+fn contents(compiled: &Compiled, params: &dyn ParamSource) -> impl Iterator<Item = Result<Content, Error>> {
+    let Compiled { graph, selected, recording, .. } = compiled;
+    selected.weights.iter().zip(&recording.weights).map(move |(weight, &(buffer, offset))| {
+        let bytes = weight_bytes(weight, graph.layout.get(weight.storage), params)?;
+        Ok(Content { buffer, offset, bytes })
+    })
 }
 
 /// The bytes of a weight's tensor: its storage's parameters one after the other, transposed if select says so.
@@ -341,10 +346,9 @@ impl Program {
     /// # Errors
     /// If a parameter is missing or of another shape; if the device fails.
     pub fn write_parameters(&self, params: &dyn ParamSource) -> Result<(), Error> {
-        let Compiled { graph, selected, recording, .. } = &self.compiled;
-        for (weight, (buffer, offset)) in selected.weights.iter().zip(&recording.weights) {
-            let bytes = weight_bytes(weight, graph.layout.get(weight.storage), params)?;
-            self.executable.write(*buffer, *offset, &bytes)?;
+        for content in contents(&self.compiled, params) {
+            let Content { buffer, offset, bytes } = content?;
+            self.executable.write(buffer, offset, &bytes)?;
         }
         Ok(())
     }
@@ -472,14 +476,19 @@ pub struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Nanoseconds that the host took to encode and submit.
+    /// Nanoseconds that the host took to record dispatches and copies and to finish the command buffers.
     pub fn encode_ns(&self) -> u64 {
-        self.pending.encode_ns
+        self.pending.host.encode_ns
+    }
+
+    /// Nanoseconds that the host took beside [`Run::encode_ns`], to upload inputs and submit.
+    pub fn submit_ns(&self) -> u64 {
+        self.pending.host.submit_ns
     }
 
     /// Command buffers submitted.
     pub fn submits(&self) -> u64 {
-        self.pending.submits
+        self.pending.host.submits
     }
 
     /// A handle to an output that was declared kept; of several runs in one submit it is the last one's. Its data are
@@ -509,8 +518,8 @@ impl Run<'_> {
     /// # Errors
     /// If the device fails.
     pub fn wait_all(self) -> Result<Vec<Outputs>, Error> {
-        let (program, times) = (self.program, self.times());
-        Ok(program.results(self.pending.wait()?, times, self.begin))
+        let (program, host) = (self.program, self.pending.host);
+        Ok(program.results(self.pending.wait()?, host, self.begin))
     }
 
     /// [`Run::wait`] without blocking the caller's thread.
@@ -526,27 +535,22 @@ impl Run<'_> {
     /// # Errors
     /// If the device fails.
     pub async fn finish_all(self) -> Result<Vec<Outputs>, Error> {
-        let (program, times) = (self.program, self.times());
-        Ok(program.results(self.pending.finish().await?, times, self.begin))
+        let (program, host) = (self.program, self.pending.host);
+        Ok(program.results(self.pending.finish().await?, host, self.begin))
     }
 
     fn wait_traced(self) -> Result<(Outputs, Trace), Error> {
-        let (program, times) = (self.program, self.times());
+        let (program, host) = (self.program, self.pending.host);
         let finished = self.pending.wait()?;
-        let trace = program.trace_of(&finished, times, self.begin);
+        let trace = program.trace_of(&finished, host, self.begin);
         show(4, "timings", || Box::new(trace.clone()));
         Ok((program.outputs(finished).pop().unwrap_or_default(), trace))
-    }
-
-    /// Encode time, submits and passes.
-    fn times(&self) -> (u64, u64, u64) {
-        (self.pending.encode_ns, self.pending.submits, self.pending.passes)
     }
 }
 
 impl Program {
-    fn results(&self, finished: Finished, times: (u64, u64, u64), begin: Instant) -> Vec<Outputs> {
-        show(4, "timings", || Box::new(self.trace_of(&finished, times, begin)));
+    fn results(&self, finished: Finished, host: Host, begin: Instant) -> Vec<Outputs> {
+        show(4, "timings", || Box::new(self.trace_of(&finished, host, begin)));
         self.outputs(finished)
     }
 
@@ -555,7 +559,7 @@ impl Program {
         finished.outputs.into_iter().map(|run| outputs(ports, run)).collect()
     }
 
-    fn trace_of(&self, finished: &Finished, (encode_ns, submits, passes): (u64, u64, u64), begin: Instant) -> Trace {
+    fn trace_of(&self, finished: &Finished, host: Host, begin: Instant) -> Trace {
         let recording = self.executable.recording();
         let spans = recording.dispatches.iter().enumerate().map(|(i, d)| Span {
             name: d.name.clone(),
@@ -571,11 +575,12 @@ impl Program {
             adapter: info.name.clone(),
             driver: format!("{}, {}", info.backend, info.driver),
             mode: self.mode.to_string(),
-            submits,
-            passes,
-            profiling_split_passes: passes > submits,
+            submits: host.submits,
+            passes: host.passes,
+            profiling_split_passes: host.passes > host.submits,
             spans: spans.collect(),
-            encode_ns,
+            encode_ns: host.encode_ns,
+            submit_ns: host.submit_ns,
             wall_ns: begin.elapsed().as_nanos() as u64,
         }
     }

@@ -149,7 +149,7 @@ fn has_f16(session: &Session) -> bool {
 /// The blocks that the tiled kernel takes under these limits.
 fn block(case: &Case, caps: &DeviceCaps) -> Option<(usize, usize)> {
     let compiled = compile(&case.graph(), caps, &CompileOptions::default()).expect("fits");
-    let mut keys = compiled.recording.kernels.iter();
+    let mut keys = compiled.recording.kernels.iter().map(|k| &k.key);
     keys.find_map(|k| if let KernelKey::Attention(a) = k { Some(a.block) } else { None }).expect("one attention")
 }
 

@@ -5,7 +5,6 @@
 //! difference before it is committed.
 
 use kiln::caps::DeviceCaps;
-use kiln::kernel::KernelKey;
 use kiln::model::{Dnn, DnnConfig, Gptlite, GptliteConfig};
 use kiln::session::{Compiled, compile};
 use kiln::{Builder, CompileOptions, DType, Graph, Mode, TensorType};
@@ -50,8 +49,9 @@ fn places(Compiled { selected, plan, .. }: &Compiled) -> String {
 
 /// The first kernel of a name, with what it binds and is given.
 fn kernel(c: &Compiled, name: &str) -> String {
-    let key: &KernelKey = c.recording.kernels.iter().find(|k| k.name() == name).unwrap();
-    format!("// bindings {:?}\n// parameters {}\n{}", key.bindings(), key.params().join(" "), key.source())
+    let kernel = c.recording.kernels.iter().find(|k| k.name() == name).unwrap();
+    let key = &kernel.key;
+    format!("// bindings {:?}\n// parameters {}\n{}", key.bindings(), key.params().join(" "), kernel.source())
 }
 
 macro_rules! snapshot {

@@ -34,7 +34,7 @@ struct Params {
 {% endif %}
 }
 
-@group(0) @binding(0) var<uniform> p: Params;
+{% include "shared/params.wgsl" %}
 @group(0) @binding(1) var<storage, read> q: array<{{ storage }}>;
 @group(0) @binding(2) var<storage, read> k: array<{{ storage }}>;
 @group(0) @binding(3) var<storage, read> v: array<{{ storage }}>;

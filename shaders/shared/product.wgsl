@@ -43,7 +43,7 @@ struct Params {
 {% endfor %}
 }
 
-@group(0) @binding(0) var<uniform> p: Params;
+{% include "shared/params.wgsl" %}
 @group(0) @binding(1) var<storage, read> a: array<{{ a.storage }}>;
 @group(0) @binding(2) var<storage, read> b: array<{{ b.storage }}>;
 {% for e in extras if not e.in_place %}

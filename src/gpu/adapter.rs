@@ -101,6 +101,7 @@ pub(super) fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
     adapter.features()
         & (F::SHADER_F16
             | F::SUBGROUP
+            | F::IMMEDIATES
             | F::TIMESTAMP_QUERY
             | F::TIMESTAMP_QUERY_INSIDE_ENCODERS
             | F::TIMESTAMP_QUERY_INSIDE_PASSES)
@@ -119,6 +120,12 @@ pub(super) fn caps(adapter: &wgpu::Adapter) -> DeviceCaps {
         max_invocations: limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x),
         storage_align: u64::from(limits.min_storage_buffer_offset_alignment),
         uniform_align: u64::from(limits.min_uniform_buffer_offset_alignment),
+        // wgpu keeps track of 64 words
+        immediate_bytes: if features.contains(wgpu::Features::IMMEDIATES) {
+            limits.max_immediate_size.min(256)
+        } else {
+            0
+        },
         f16: features.contains(wgpu::Features::SHADER_F16),
         timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
         subgroup: features

@@ -1,9 +1,10 @@
 //! In: a recording; out: [`Executable`]: its buffers, pipelines and bind groups, made once.
 
-use super::mapped::Mapped;
+use super::buffers::{Content, fill, make_buffers, make_uniforms, read_buffer, write_buffer};
 use super::{Counters, Gpu, GpuError};
-use crate::kernel::{Access, KernelKey};
-use crate::record::{BufferId, LEAST_BINDING, Recording};
+use crate::kernel::{Access, ParamSpace};
+use crate::record::{BufferId, Kernel, LEAST_BINDING, Params, Recording};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -33,34 +34,40 @@ pub struct Executable {
     pub(super) timestamps: bool,
 }
 
-/// Repeated: a NaN as f32 and as two f16, -1 as i32.
-const POISON: u8 = 0xff;
-
-/// Bytes that are handed to the queue before it is flushed, so that staging memory stays small.
-const UPLOAD: usize = 64 << 20;
-
 impl Executable {
-    /// Makes buffers, pipelines (in parallel) and bind groups.
-    pub fn new(gpu: &Gpu, recording: Recording, options: ExecutableOptions) -> Result<Executable, GpuError> {
+    /// Makes pipelines (in parallel), buffers with their contents (zeros where none are given), then bind groups.
+    ///
+    /// # Errors
+    /// Those of `contents`; if the device fails.
+    pub fn new<E: From<GpuError>>(
+        gpu: &Gpu,
+        recording: Recording,
+        options: ExecutableOptions,
+        contents: impl IntoIterator<Item = Result<Content, E>>,
+    ) -> Result<Executable, E> {
         gpu.check()?;
         let buffers = make_buffers(gpu, &recording)?;
-        let params = make_params(gpu, &recording)?;
-        let layouts: Vec<wgpu::BindGroupLayout> = recording.kernels.iter().map(|k| bind_group_layout(gpu, k)).collect();
+        let uniforms = make_uniforms(gpu, &recording)?;
+        let layouts = make_layouts(gpu, &recording);
         let pipelines = make_pipelines(gpu, &recording, &layouts, options.checked)?;
+        // before bind groups: of what is filled when they are made, wgpu need not ask at each dispatch whether it is
+        fill(gpu, &recording, &buffers, options.poison, contents)?;
         let bind_groups = recording.dispatches.iter().map(|d| {
-            let mut entries =
-                vec![wgpu::BindGroupEntry { binding: 0, resource: range(&params, d.params.0, d.params.1) }];
+            let mut entries = Vec::new();
+            if let (Params::Uniform { offset, bytes }, Some(uniforms)) = (&d.params, &uniforms) {
+                entries.push(wgpu::BindGroupEntry { binding: 0, resource: range(uniforms, *offset, *bytes) });
+            }
             entries.extend(d.bindings.iter().zip(1..).map(|(b, binding)| wgpu::BindGroupEntry {
                 binding,
                 resource: range(&buffers[b.buffer.0], b.offset, b.bytes),
             }));
             Counters::add(&gpu.counters().bind_groups, 1);
-            let layout = &layouts[d.kernel];
+            let layout = &layouts[d.kernel].group;
             gpu.device.create_bind_group(&wgpu::BindGroupDescriptor { label: Some(&d.name), layout, entries: &entries })
         });
         let bind_groups =
             gpu.scoped(|| bind_groups.collect()).map_err(|e| GpuError::Refused { reason: e.to_string() })?;
-        let executable = Executable {
+        Ok(Executable {
             gpu: gpu.clone(),
             recording,
             buffers,
@@ -70,11 +77,7 @@ impl Executable {
             rows: Mutex::default(),
             order: Mutex::default(),
             timestamps: options.timestamps && gpu.caps().timestamps,
-        };
-        if options.poison {
-            executable.poison()?;
-        }
-        Ok(executable)
+        })
     }
 
     /// What it runs.
@@ -89,25 +92,8 @@ impl Executable {
 
     /// Writes bytes into a buffer ahead of the next run.
     pub fn write(&self, buffer: BufferId, offset: u64, bytes: &[u8]) -> Result<(), GpuError> {
-        self.gpu.check()?;
         let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
-        let target = &self.buffers[buffer.0];
-        for (i, piece) in bytes.chunks(UPLOAD).enumerate() {
-            let at = offset + (i * UPLOAD) as u64;
-            // copies are whole words; buffers are padded to them
-            let whole = piece.len() / 4 * 4;
-            self.gpu.queue.write_buffer(target, at, &piece[..whole]);
-            if whole < piece.len() {
-                let mut word = [0; 4];
-                word[..piece.len() - whole].copy_from_slice(&piece[whole..]);
-                self.gpu.queue.write_buffer(target, at + whole as u64, &word);
-            }
-            if piece.len() == UPLOAD {
-                self.gpu.queue.submit([]);
-                self.gpu.wait(None)?;
-            }
-        }
-        self.gpu.check()
+        write_buffer(&self.gpu, &self.buffers[buffer.0], offset, bytes)
     }
 
     /// Reads bytes of a buffer as the last submitted run leaves them.
@@ -118,77 +104,37 @@ impl Executable {
         let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         read_buffer(&self.gpu, &self.buffers[buffer.0], offset, bytes)
     }
-
-    fn poison(&self) -> Result<(), GpuError> {
-        let states: Vec<BufferId> = self.recording.states.iter().map(|s| s.buffer).collect();
-        for (i, spec) in self.recording.buffers.iter().enumerate() {
-            let id = BufferId(i);
-            if states.contains(&id) {
-                continue;
-            }
-            let bytes = vec![POISON; (spec.bytes as usize).min(UPLOAD)];
-            for offset in (0..spec.bytes).step_by(UPLOAD) {
-                let len = bytes.len().min((spec.bytes - offset) as usize);
-                self.write(id, offset, &bytes[..len])?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Copies bytes of a buffer to the host, after all that was submitted before.
-pub(super) fn read_buffer(gpu: &Gpu, buffer: &wgpu::Buffer, offset: u64, bytes: usize) -> Result<Vec<u8>, GpuError> {
-    gpu.check()?;
-    let whole = (bytes as u64).next_multiple_of(4);
-    let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-    let staging = make_buffer(gpu, "staging", whole.max(4), usage, whole)?;
-    let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("read") });
-    encoder.copy_buffer_to_buffer(buffer, offset, &staging, 0, whole);
-    let index = gpu.queue.submit([encoder.finish()]);
-    let mapped = Mapped::of(&staging);
-    gpu.wait(Some(index))?;
-    mapped.take(gpu)?;
-    let view = staging.get_mapped_range(..).map_err(|e| GpuError::Refused { reason: e.to_string() })?;
-    Ok(view[..bytes].to_vec())
 }
 
 fn range(buffer: &wgpu::Buffer, offset: u64, bytes: u64) -> wgpu::BindingResource<'_> {
     wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer, offset, size: wgpu::BufferSize::new(bytes) })
 }
 
-pub(super) fn make_buffer(
-    gpu: &Gpu,
-    label: &str,
-    bytes: u64,
-    usage: wgpu::BufferUsages,
-    total: u64,
-) -> Result<wgpu::Buffer, GpuError> {
-    let limit = gpu.caps().max_buffer_bytes;
-    if bytes > limit {
-        return Err(GpuError::Limit { buffer: label.to_owned(), bytes, limit });
-    }
-    let descriptor = wgpu::BufferDescriptor { label: Some(label), size: bytes, usage, mapped_at_creation: false };
-    gpu.scoped(|| gpu.device.create_buffer(&descriptor)).map_err(|e| match e {
-        wgpu::Error::OutOfMemory { .. } => GpuError::OutOfMemory { buffer: label.to_owned(), bytes, total },
-        other => gpu.check().err().unwrap_or(GpuError::Refused { reason: other.to_string() }),
-    })
+/// What a kernel's pipeline and its bind groups agree on. Clones share it.
+#[derive(Clone)]
+struct Layout {
+    group: wgpu::BindGroupLayout,
+    pipeline: wgpu::PipelineLayout,
 }
 
-fn make_buffers(gpu: &Gpu, recording: &Recording) -> Result<Vec<wgpu::Buffer>, GpuError> {
-    let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-    let total = recording.bytes();
-    recording.buffers.iter().map(|b| make_buffer(gpu, &b.name, b.bytes, usage, total)).collect()
+/// The layout of each kernel. Those alike share one, also if one has more immediates than another: each change of the
+/// layout within a pass costs wgpu a write of zeros to all immediates.
+fn make_layouts(gpu: &Gpu, recording: &Recording) -> Vec<Layout> {
+    let words = |kernel: &Kernel| kernel.key.params().len();
+    let immediate = |kernel: &&Kernel| kernel.params == ParamSpace::Immediate;
+    let most_immediates = recording.kernels.iter().filter(immediate).map(words).max().unwrap_or(0);
+    let mut made: HashMap<(Vec<Access>, ParamSpace, usize), Layout> = HashMap::new();
+    let layout = |kernel: &Kernel| {
+        let words = if immediate(&kernel) { most_immediates } else { words(kernel) };
+        let alike = (kernel.key.bindings(), kernel.params, words);
+        made.entry(alike)
+            .or_insert_with_key(|(bindings, params, words)| make_layout(gpu, bindings, *params, *words))
+            .clone()
+    };
+    recording.kernels.iter().map(layout).collect()
 }
 
-fn make_params(gpu: &Gpu, recording: &Recording) -> Result<wgpu::Buffer, GpuError> {
-    let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
-    let bytes = (recording.params.len() as u64 * 4).max(16);
-    let params = make_buffer(gpu, "parameters", bytes, usage, recording.bytes())?;
-    gpu.queue.write_buffer(&params, 0, bytemuck::cast_slice(&recording.params));
-    Ok(params)
-}
-
-fn bind_group_layout(gpu: &Gpu, key: &KernelKey) -> wgpu::BindGroupLayout {
+fn make_layout(gpu: &Gpu, bindings: &[Access], params: ParamSpace, words: usize) -> Layout {
     // sizes that are known here need no check at each dispatch
     let buffer = |binding: u32, ty: wgpu::BufferBindingType, least: u64| wgpu::BindGroupLayoutEntry {
         binding,
@@ -196,18 +142,29 @@ fn bind_group_layout(gpu: &Gpu, key: &KernelKey) -> wgpu::BindGroupLayout {
         ty: wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: wgpu::BufferSize::new(least) },
         count: None,
     };
-    let mut entries = vec![buffer(0, wgpu::BufferBindingType::Uniform, key.params().len() as u64 * 4)];
-    entries.extend(key.bindings().iter().zip(1..).map(|(access, binding)| {
+    let bytes = words as u32 * 4;
+    let (mut entries, immediate_size) = match params {
+        ParamSpace::Uniform => (vec![buffer(0, wgpu::BufferBindingType::Uniform, u64::from(bytes))], 0),
+        ParamSpace::Immediate => (Vec::new(), bytes),
+    };
+    entries.extend(bindings.iter().zip(1..).map(|(access, binding)| {
         buffer(binding, wgpu::BufferBindingType::Storage { read_only: *access == Access::Read }, LEAST_BINDING)
     }));
-    gpu.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some(key.name()), entries: &entries })
+    let label = Some("kiln");
+    let group = gpu.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label, entries: &entries });
+    let pipeline = gpu.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+        label,
+        bind_group_layouts: &[Some(&group)],
+        immediate_size,
+    });
+    Layout { group, pipeline }
 }
 
 /// Threads take kernels from a shared counter until none is left or one fails.
 fn make_pipelines(
     gpu: &Gpu,
     recording: &Recording,
-    layouts: &[wgpu::BindGroupLayout],
+    layouts: &[Layout],
     checked: bool,
 ) -> Result<Vec<wgpu::ComputePipeline>, GpuError> {
     let count = recording.kernels.len();
@@ -220,7 +177,7 @@ fn make_pipelines(
             if i >= count {
                 return Ok(made);
             }
-            match make_pipeline(gpu, recording, i, &layouts[i], checked) {
+            match make_pipeline(gpu, recording, i, &layouts[i].pipeline, checked) {
                 Ok(pipeline) => made.push((i, pipeline)),
                 Err(error) => {
                     next.store(count, Ordering::Relaxed);
@@ -254,13 +211,13 @@ fn make_pipeline(
     gpu: &Gpu,
     recording: &Recording,
     index: usize,
-    layout: &wgpu::BindGroupLayout,
+    layout: &wgpu::PipelineLayout,
     checked: bool,
 ) -> Result<wgpu::ComputePipeline, GpuError> {
-    let key = &recording.kernels[index];
-    let source = key.source();
+    let kernel = &recording.kernels[index];
+    let source = kernel.source();
     let descriptor = wgpu::ShaderModuleDescriptor {
-        label: Some(key.name()),
+        label: Some(kernel.name()),
         source: wgpu::ShaderSource::Wgsl(source.as_str().into()),
     };
     let made = gpu.scoped(|| {
@@ -272,15 +229,9 @@ fn make_pipeline(
             // sizes, and no kernel divides by a number that can be zero.
             unsafe { gpu.device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) }
         };
-        let layouts = [Some(layout)];
-        let pipeline_layout = gpu.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
-            label: Some(key.name()),
-            bind_group_layouts: &layouts,
-            immediate_size: 0,
-        });
         gpu.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-            label: Some(key.name()),
-            layout: Some(&pipeline_layout),
+            label: Some(kernel.name()),
+            layout: Some(layout),
             module: &module,
             entry_point: Some("main"),
             // kernels write workgroup memory before they read it
@@ -296,7 +247,7 @@ fn make_pipeline(
         let node = recording.dispatches.iter().find(|d| d.kernel == index).map_or(String::new(), |d| d.name.clone());
         let lines: Vec<String> = source.lines().take(60).enumerate().map(|(i, l)| format!("{:4} {l}", i + 1)).collect();
         gpu.check().err().unwrap_or(GpuError::Kernel {
-            kernel: key.name().into(),
+            kernel: kernel.name().into(),
             node,
             reason: e.to_string(),
             excerpt: lines.join("\n"),

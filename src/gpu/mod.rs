@@ -5,6 +5,7 @@
 //! [`Pending`] a run in flight.
 
 mod adapter;
+mod buffers;
 mod device;
 mod error;
 mod executable;
@@ -13,7 +14,8 @@ mod run;
 mod stamps;
 
 pub use adapter::{AdapterChoice, AdapterInfo, adapters};
+pub use buffers::Content;
 pub use device::{Counters, Gpu};
 pub use error::GpuError;
 pub use executable::{Executable, ExecutableOptions};
-pub use run::{Finished, Kept, Pending, Submission};
+pub use run::{Finished, Host, Kept, Pending, Submission};

@@ -1,15 +1,15 @@
 //! In: an executable and the inputs of a run, or of several in a row; out: [`Pending`], then the bytes that they give
 //! back and their times. Knows neither graphs nor what a run is for.
 
-use super::executable::{make_buffer, read_buffer};
+use super::buffers::{make_buffer, read_buffer};
 use super::mapped::Mapped;
 use super::stamps::Stamps;
 use super::{Counters, Executable, Gpu, GpuError};
-use crate::record::BufferPort;
+use crate::record::{BufferPort, Params};
 use crate::trace::times;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How a run is submitted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,6 +31,19 @@ pub struct Finished {
     pub times: Vec<Option<(u64, u64)>>,
 }
 
+/// What it takes the host to start a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Host {
+    /// Nanoseconds to record dispatches and copies and to finish the command buffers.
+    pub encode_ns: u64,
+    /// Nanoseconds beside those, to upload inputs, find memory for outputs and submit.
+    pub submit_ns: u64,
+    /// Command buffers.
+    pub submits: u64,
+    /// Compute passes in them.
+    pub passes: u64,
+}
+
 /// A submission in flight. Its results are its own: later ones do not change them.
 pub struct Pending<'a> {
     executable: &'a Executable,
@@ -42,12 +55,8 @@ pub struct Pending<'a> {
     /// The last run's kept outputs, at their position.
     kept: Vec<Option<Kept>>,
     mapped: Arc<Mapped>,
-    /// Nanoseconds that the host took to encode and submit.
-    pub encode_ns: u64,
-    /// Command buffers.
-    pub submits: u64,
-    /// Compute passes.
-    pub passes: u64,
+    /// What starting it took.
+    pub host: Host,
 }
 
 /// An output that stayed on the device, in a buffer of its own. Clones share it.
@@ -93,6 +102,8 @@ impl Executable {
         };
         let most = how.split.unwrap_or(usize::MAX).max(1);
         let kept = self.kept_buffers(how.read)?;
+        let encode_begin = Instant::now();
+        let mut between = Duration::ZERO;
         let (mut passes, mut submits, mut room) = (0, 1, most);
         let encoder = || self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("run") });
         let mut current = encoder();
@@ -104,7 +115,10 @@ impl Executable {
             let mut next = 0;
             while next < dispatches {
                 if room == 0 {
-                    self.gpu.queue.submit([std::mem::replace(&mut current, encoder()).finish()]);
+                    let commands = std::mem::replace(&mut current, encoder()).finish();
+                    let submit_begin = Instant::now();
+                    self.gpu.queue.submit([commands]);
+                    between += submit_begin.elapsed();
                     (submits, room) = (submits + 1, most);
                 }
                 let end = dispatches.min(next.saturating_add(room));
@@ -125,16 +139,19 @@ impl Executable {
         if let (Some(staging), Some(stamps), Some((at, _))) = (&staging, &stamps, queries) {
             stamps.resolve(&mut current, staging, at);
         }
-        let index = self.gpu.queue.submit([current.finish()]);
+        let commands = current.finish();
+        let encode_ns = (encode_begin.elapsed() - between).as_nanos() as u64;
+        let index = self.gpu.queue.submit([commands]);
         drop(order);
         let counters = self.gpu.counters();
         Counters::add(&counters.submits, submits);
         Counters::add(&counters.passes, passes);
         Counters::add(&counters.dispatches, (dispatches * runs.len()) as u64);
-        let encode_ns = begin.elapsed().as_nanos() as u64;
+        let submit_ns = begin.elapsed().as_nanos() as u64 - encode_ns;
         let mapped = staging.as_ref().map_or_else(Arc::default, Mapped::of);
         self.gpu.check()?;
-        Ok(Pending { executable: self, index, staging, ranges, queries, kept, mapped, encode_ns, submits, passes })
+        let host = Host { encode_ns, submit_ns, submits, passes };
+        Ok(Pending { executable: self, index, staging, ranges, queries, kept, mapped, host })
     }
 
     /// All inputs of all runs in one upload: those of a single run where it reads them, else a row a run in the buffer
@@ -245,6 +262,9 @@ impl Executable {
                     current = Some(dispatch.kernel);
                 }
                 pass.set_bind_group(0, &self.bind_groups[i], &[]);
+                if let Params::Immediate(words) = &dispatch.params {
+                    pass.set_immediates(0, bytemuck::cast_slice(&self.recording.immediates[words.clone()]));
+                }
                 let inside = stamps.filter(|_| !split);
                 inside.inspect(|s| s.write(&mut pass, 2 * (stamped + i)));
                 let [x, y, z] = dispatch.grid;

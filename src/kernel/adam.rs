@@ -1,7 +1,7 @@
 //! In: the number of weights and how they are stepped; out: launches of adam.wgsl. Knows no other kernel.
 
 use super::split::{self, Rows};
-use super::{Access, Estimate, KernelError, KernelKey, Launch, template, wgsl_type};
+use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, template, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::{AdamAttrs, DType};
 use minijinja::context;
@@ -36,7 +36,7 @@ impl AdamKey {
     }
 
     /// WGSL of this key.
-    pub fn source(&self) -> String {
+    pub fn source(&self, params: ParamSpace) -> String {
         let bindings: Vec<(&str, &str, String)> = self
             .operands()
             .into_iter()
@@ -55,7 +55,7 @@ impl AdamKey {
             f16 => self.gradient == DType::F16, decoupled => self.decoupled, in_place => self.in_place,
             size => self.size, bindings, new_w => new("w"), new_m => new("m"), new_v => new("v"),
         };
-        template::render(NAME, values)
+        template::render(NAME, params, values)
     }
 
     /// w, m, v, gradient and scalars, then the new w, m and v unless these are in place.

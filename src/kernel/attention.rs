@@ -4,7 +4,7 @@
 use super::heads::{self, Heads};
 use super::philox::{self, Fours};
 use super::template::render;
-use super::{Access, Estimate, KernelError, KernelKey, Launch, View, wgsl_type};
+use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, View, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::{AttentionAttrs, DType};
 use minijinja::context;
@@ -48,12 +48,13 @@ impl AttentionKey {
     }
 
     /// The kernel as WGSL.
-    pub fn source(&self) -> String {
+    pub fn source(&self, params: ParamSpace) -> String {
         let (br, bc) = self.block.unwrap_or((DIRECT, 4));
         let tx = bc / 4;
         let nc = self.columns.div_ceil(tx);
         render(
             self.name(),
+            params,
             context! {
                 f16 => self.dtype == DType::F16, scalar => wgsl_type(self.dtype), vec => self.vec,
                 storage => super::chain_wgsl::vector(wgsl_type(self.dtype), if self.vec { 4 } else { 1 }),
@@ -78,7 +79,7 @@ impl AttentionKey {
         all
     }
 
-    /// Names of the uniform words.
+    /// Names of the words of the parameters.
     pub fn params(&self) -> Vec<String> {
         let mut names: Vec<String> = "groups heads sq sk d blocks scale zero".split(' ').map(String::from).collect();
         names.extend(["q", "k", "v", "o"].iter().flat_map(|t| heads::strides(t)));

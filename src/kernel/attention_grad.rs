@@ -5,7 +5,7 @@
 use super::heads::{self, Heads};
 use super::philox::{self, Fours};
 use super::template::render;
-use super::{Access, Estimate, KernelError, KernelKey, Launch, View, wgsl_type};
+use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, View, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::{AttentionAttrs, DType};
 use minijinja::context;
@@ -134,7 +134,7 @@ impl AttentionGradKey {
     }
 
     /// The kernel as WGSL.
-    pub fn source(&self) -> String {
+    pub fn source(&self, params: ParamSpace) -> String {
         let keys = self.side == Side::Keys;
         let length = "bitcast<i32>(stats[p.stats_offset + b * p.stats_batch].x)";
         let (ours, theirs) = if keys { (["k", "v"], ["q", "dout"]) } else { (["q", "dout"], ["k", "v"]) };
@@ -142,6 +142,7 @@ impl AttentionGradKey {
         let (tx, ty) = tiles.groups();
         render(
             self.name(),
+            params,
             context! {
                 f16 => self.dtype == DType::F16, scalar => wgsl_type(self.dtype), vec => self.vec,
                 storage => super::chain_wgsl::vector(wgsl_type(self.dtype), if self.vec { 4 } else { 1 }),
@@ -175,7 +176,7 @@ impl AttentionGradKey {
         all
     }
 
-    /// Names of the uniform words.
+    /// Names of the words of the parameters.
     pub fn params(&self) -> Vec<String> {
         let mut names: Vec<String> = "groups heads sq sk d blocks scale".split(' ').map(String::from).collect();
         names.extend(["q", "k", "v", "dout", "o"].iter().flat_map(|t| heads::strides(t)));

@@ -3,7 +3,7 @@
 
 use super::heads::{self, Heads};
 use super::template::render;
-use super::{Access, Estimate, KernelError, KernelKey, Launch, View, philox, split, wgsl_type};
+use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, View, philox, split, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::{AttentionAttrs, DType};
 use minijinja::context;
@@ -28,7 +28,7 @@ pub struct AttentionStatsKey {
 
 impl AttentionStatsKey {
     /// WGSL of this key.
-    pub fn source(&self) -> String {
+    pub fn source(&self, params: ParamSpace) -> String {
         let scalar = wgsl_type(self.dtype);
         let writes: [&str; 0] = [];
         let values = context! {
@@ -37,7 +37,7 @@ impl AttentionStatsKey {
             reads => ["out", "dout"], writes, lengths => self.lengths, dropout => self.dropout,
             stats_binding => self.bindings().len(),
         };
-        render(NAME, values)
+        render(NAME, params, values)
     }
 
     /// out, dout, log-sum-exp, lengths and counter if any, stats.
@@ -46,7 +46,7 @@ impl AttentionStatsKey {
         [vec![Access::Read; reads], vec![Access::ReadWrite]].concat()
     }
 
-    /// Names of the uniform words.
+    /// Names of the words of the parameters.
     pub fn params(&self) -> Vec<String> {
         let mut names: Vec<String> = "groups count heads sq sk d".split(' ').map(String::from).collect();
         names.extend(["out", "dout"].iter().flat_map(|t| heads::strides(t)));

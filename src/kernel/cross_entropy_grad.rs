@@ -2,7 +2,7 @@
 //! cross_entropy_grad.wgsl. Knows no other kernel.
 
 use super::split::{self, Rows};
-use super::{Access, Estimate, KernelError, KernelKey, Launch, template, wgsl_type};
+use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, template, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::{CrossEntropyAttrs, DType};
 use minijinja::context;
@@ -38,7 +38,7 @@ pub struct CrossEntropyGradKey {
 
 impl CrossEntropyGradKey {
     /// WGSL of this key.
-    pub fn source(&self) -> String {
+    pub fn source(&self, params: ParamSpace) -> String {
         let scalar = wgsl_type(self.dtype);
         let stored = if self.unit == Unit::Single { scalar.to_owned() } else { format!("vec4<{scalar}>") };
         let of_rows = |of: &str| if self.unit == Unit::Columns { format!("vec4<{of}>") } else { of.to_owned() };
@@ -60,7 +60,7 @@ impl CrossEntropyGradKey {
             f16 => self.dtype == DType::F16, ignore => self.ignore, form, in_place => self.in_place,
             size => self.size, bindings, x => if self.in_place { "dx" } else { "x" }, stored,
         };
-        template::render(NAME, values)
+        template::render(NAME, params, values)
     }
 
     /// Logits unless they are in place, labels, log-sum-exps, gradients of losses, gradient.

@@ -1,7 +1,7 @@
 //! In: the number of elements and dropout's attributes; out: launches of dropout.wgsl. Knows no other kernel.
 
 use super::split::{self, Rows};
-use super::{Access, Estimate, KernelError, KernelKey, Launch, chain_wgsl, philox, template, wgsl_type};
+use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, chain_wgsl, philox, template, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::{DType, DropoutAttrs};
 use minijinja::context;
@@ -23,12 +23,12 @@ pub struct DropoutKey {
 
 impl DropoutKey {
     /// WGSL of this key.
-    pub fn source(&self) -> String {
+    pub fn source(&self, params: ParamSpace) -> String {
         let scalar = wgsl_type(self.dtype);
         let stored = chain_wgsl::vector(scalar, if self.vec { 4 } else { 1 });
         let f16 = self.dtype == DType::F16;
         let values = context! { f16, scalar, stored, vec => self.vec, in_place => self.in_place, size => self.size };
-        template::render(NAME, values)
+        template::render(NAME, params, values)
     }
 
     /// x unless it is overwritten, the counter, y.
@@ -37,7 +37,7 @@ impl DropoutKey {
         [vec![Access::Read; reads], vec![Access::ReadWrite]].concat()
     }
 
-    /// Names of the uniform words.
+    /// Names of the words of the parameters.
     pub fn params(&self) -> Vec<String> {
         ["groups", "count", "first"].into_iter().chain(philox::PARAMS).map(String::from).collect()
     }

@@ -4,7 +4,7 @@
 use super::chain_wgsl::{Printer, is_condition, vector};
 use super::template::render;
 use super::view::{coalesce, window};
-use super::{Access, Estimate, KernelError, KernelKey, Launch, View, wgsl_type};
+use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, View, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::{Chain, DType, Step};
 use minijinja::context;
@@ -44,7 +44,7 @@ pub struct ElementwiseKey {
 
 impl ElementwiseKey {
     /// The kernel as WGSL.
-    pub fn source(&self) -> String {
+    pub fn source(&self, params: ParamSpace) -> String {
         let printer = Printer { compute: self.compute, width: self.width, zero: "p.zero" };
         let inputs: Vec<_> = self.inputs.iter().enumerate().map(|(k, s)| self.input(k, s, &printer)).collect();
         let stored = |d: DType| vector(wgsl_type(d), self.width);
@@ -52,6 +52,7 @@ impl ElementwiseKey {
             self.out == DType::F16 || self.inputs.iter().any(|i| i.dtype == DType::F16) || self.chain.rounds_f16();
         render(
             NAME,
+            params,
             context! {
                 f16, inputs, rank => self.rank, width => self.width, workgroup => WORKGROUP, T => printer.ty(),
                 float => self.compute == DType::F32, signed => self.compute == DType::I32,
@@ -122,7 +123,7 @@ impl ElementwiseKey {
         all
     }
 
-    /// Names of the uniform words.
+    /// Names of the words of the parameters.
     pub fn params(&self) -> Vec<String> {
         let mut names: Vec<String> = ["groups", "count", "zero", "out_offset"].map(String::from).to_vec();
         for d in 0..self.rank {

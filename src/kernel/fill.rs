@@ -1,7 +1,7 @@
 //! In: the number of elements and what they hold; out: launches of fill.wgsl. Knows no other kernel.
 
 use super::split::{self, Rows};
-use super::{Access, Estimate, KernelError, KernelKey, Launch, template, wgsl_type};
+use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, template, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::DType;
 use half::f16;
@@ -36,7 +36,7 @@ pub struct FillKey {
 
 impl FillKey {
     /// WGSL of this key.
-    pub fn source(&self) -> String {
+    pub fn source(&self, params: ParamSpace) -> String {
         let element = wgsl_type(self.element);
         let stored = if self.vec { format!("vec4<{element}>") } else { element.to_string() };
         let kind = match self.kind {
@@ -45,7 +45,7 @@ impl FillKey {
             FillKind::CausalMask => "causal_mask",
         };
         let values = context! { kind, elem => element, vec => self.vec, size => self.size, stored };
-        template::render(NAME, values)
+        template::render(NAME, params, values)
     }
 
     /// The result.

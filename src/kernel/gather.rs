@@ -1,7 +1,7 @@
 //! In: sizes of a table and how many of its rows are wanted; out: launches of gather.wgsl. Knows no other kernel.
 
 use super::split::{self, Rows};
-use super::{Access, Estimate, KernelError, KernelKey, Launch, template, wgsl_type};
+use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, template, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::DType;
 use minijinja::context;
@@ -25,12 +25,12 @@ pub struct GatherKey {
 
 impl GatherKey {
     /// WGSL of this key.
-    pub fn source(&self) -> String {
+    pub fn source(&self, params: ParamSpace) -> String {
         let element = wgsl_type(self.element);
         let stored = if self.vec { format!("vec4<{element}>") } else { element.to_string() };
         let values =
             context! { elem => element, index => wgsl_type(self.index), vec => self.vec, size => self.size, stored };
-        template::render(NAME, values)
+        template::render(NAME, params, values)
     }
 
     /// table, indices, rows.

@@ -1,5 +1,5 @@
-//! In: q, k, v and what is shaped like them as views, with heads side by side in the width; out: the windows and uniform
-//! words by which kernels of attention read them. Knows no kernel.
+//! In: q, k, v and what is shaped like them as views, with heads side by side in the width; out: the windows and words
+//! of parameters by which kernels of attention read them. Knows no kernel.
 
 use super::view::window;
 use super::{KernelError, Operand, View};

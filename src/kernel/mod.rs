@@ -1,9 +1,9 @@
 //! In: one node at a time with its types; out: [`Launch`]es, each a [`KernelKey`] with its parameters, operands,
 //! size and [`Estimate`]. Knows neither the graph as a whole nor buffers nor wgpu; one kernel does not know another.
 //!
-//! [`KernelKey`] holds all that changes a kernel's text and nothing else; [`KernelKey::source`] is a pure function of
-//! it. Sizes and strides are runtime parameters in a uniform buffer at binding 0, storage buffers follow from
-//! binding 1 in the order of [`KernelKey::bindings`]. Each kernel is one Rust module and one .wgsl of the same stem.
+//! [`KernelKey`] holds all that changes a kernel's text but where its parameters are, a [`ParamSpace`];
+//! [`KernelKey::source`] is a pure function of both. Sizes and strides are runtime parameters; storage buffers are bound
+//! from binding 1 on in the order of [`KernelKey::bindings`]. Each kernel is one Rust module and one .wgsl of the same stem.
 
 pub mod adam;
 pub mod attention;
@@ -39,6 +39,7 @@ pub use error::KernelError;
 pub use philox::Fours;
 pub use split::split_rows;
 
+use crate::caps::DeviceCaps;
 use crate::graph::DType;
 use std::fmt;
 
@@ -123,29 +124,29 @@ impl KernelKey {
         }
     }
 
-    /// The kernel as WGSL.
-    pub fn source(&self) -> String {
+    /// The kernel as WGSL that reads its parameters there.
+    pub fn source(&self, params: ParamSpace) -> String {
         match self {
-            KernelKey::Adam(key) => key.source(),
-            KernelKey::Attention(key) => key.source(),
-            KernelKey::AttentionGrad(key) => key.source(),
-            KernelKey::AttentionStats(key) => key.source(),
-            KernelKey::CrossEntropy(key) => key.source(),
-            KernelKey::CrossEntropyGrad(key) => key.source(),
-            KernelKey::Dropout(key) => key.source(),
-            KernelKey::Elementwise(key) => key.source(),
-            KernelKey::Fill(key) => key.source(),
-            KernelKey::Gather(key) => key.source(),
-            KernelKey::Matmul(key) => key.source(),
-            KernelKey::Norm(key) => key.source(),
-            KernelKey::NormGrad(key) => key.source(),
-            KernelKey::NormParamGrad(key) => key.source(),
-            KernelKey::Probe(key) => key.source(),
-            KernelKey::Reduce(key) => key.source(),
-            KernelKey::Scatter(key) => key.source(),
-            KernelKey::Softmax(key) => key.source(),
-            KernelKey::SoftmaxGrad(key) => key.source(),
-            KernelKey::SumParts(key) => key.source(),
+            KernelKey::Adam(key) => key.source(params),
+            KernelKey::Attention(key) => key.source(params),
+            KernelKey::AttentionGrad(key) => key.source(params),
+            KernelKey::AttentionStats(key) => key.source(params),
+            KernelKey::CrossEntropy(key) => key.source(params),
+            KernelKey::CrossEntropyGrad(key) => key.source(params),
+            KernelKey::Dropout(key) => key.source(params),
+            KernelKey::Elementwise(key) => key.source(params),
+            KernelKey::Fill(key) => key.source(params),
+            KernelKey::Gather(key) => key.source(params),
+            KernelKey::Matmul(key) => key.source(params),
+            KernelKey::Norm(key) => key.source(params),
+            KernelKey::NormGrad(key) => key.source(params),
+            KernelKey::NormParamGrad(key) => key.source(params),
+            KernelKey::Probe(key) => key.source(params),
+            KernelKey::Reduce(key) => key.source(params),
+            KernelKey::Scatter(key) => key.source(params),
+            KernelKey::Softmax(key) => key.source(params),
+            KernelKey::SoftmaxGrad(key) => key.source(params),
+            KernelKey::SumParts(key) => key.source(params),
         }
     }
 
@@ -199,6 +200,15 @@ impl KernelKey {
             KernelKey::Softmax(_) => fixed(softmax::PARAMS),
             KernelKey::SoftmaxGrad(_) => fixed(softmax_grad::PARAMS),
             KernelKey::SumParts(key) => key.params(),
+        }
+    }
+
+    /// Where its parameters are on a device: in immediates if all of them fit.
+    pub fn param_space(&self, caps: &DeviceCaps) -> ParamSpace {
+        if self.params().len() * 4 <= caps.immediate_bytes as usize {
+            ParamSpace::Immediate
+        } else {
+            ParamSpace::Uniform
         }
     }
 
@@ -257,6 +267,16 @@ impl KernelKey {
     }
 }
 
+/// Where a kernel reads its parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ParamSpace {
+    /// A range of a uniform buffer at binding 0, which every device has.
+    Uniform,
+    /// Immediates: words in the command buffer itself, so that a dispatch has no buffer for them that is bound and
+    /// tracked.
+    Immediate,
+}
+
 /// How a kernel touches a storage binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
@@ -283,7 +303,7 @@ pub struct Operand<T> {
 pub struct Launch<T> {
     /// The kernel.
     pub key: KernelKey,
-    /// Words of the uniform buffer, in the order of the kernel's `Params`.
+    /// Words in the order of the kernel's `Params`.
     pub params: Vec<u32>,
     /// Number of workgroups, folded to two dimensions when recorded; kernels read a linear index.
     pub groups: u64,

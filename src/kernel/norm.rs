@@ -1,7 +1,7 @@
 //! In: sizes of a normalisation over rows; out: launches of norm.wgsl. Knows no other kernel.
 
 use super::split::{self, Rows};
-use super::{Access, Estimate, KernelError, KernelKey, Launch, template, wgsl_type};
+use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, template, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::DType;
 use minijinja::context;
@@ -58,7 +58,7 @@ impl NormKey {
     }
 
     /// WGSL of this key.
-    pub fn source(&self) -> String {
+    pub fn source(&self, params: ParamSpace) -> String {
         let wide = |of: &str| if self.vec { format!("vec4<{of}>") } else { of.to_string() };
         let stored = wide(wgsl_type(self.dtype));
         let bindings: Vec<(&str, &str, String)> = self
@@ -75,7 +75,7 @@ impl NormKey {
             per_row => self.per_row, vec => self.vec, size => self.size, side => split::side(self.size),
             bindings, x => if add { "sum" } else { "x" }, stored, loaded => wide("f32"),
         };
-        template::render(NAME, values)
+        template::render(NAME, params, values)
     }
 
     /// As [`NormKind`] lists them, mean and rstd only with `stats`.

@@ -2,7 +2,7 @@
 //! kernel.
 
 use super::split::{self, Rows};
-use super::{Access, Estimate, KernelError, KernelKey, Launch, template, wgsl_type};
+use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, template, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::DType;
 use minijinja::context;
@@ -31,7 +31,7 @@ impl NormGradKey {
     }
 
     /// WGSL of this key.
-    pub fn source(&self) -> String {
+    pub fn source(&self, params: ParamSpace) -> String {
         let wide = |of: &str| if self.vec { format!("vec4<{of}>") } else { of.to_string() };
         let stored = wide(wgsl_type(self.dtype));
         let binding = |name: &&'static str| {
@@ -44,7 +44,7 @@ impl NormGradKey {
             f16 => self.dtype == DType::F16, rms => self.rms, per_row => self.per_row, vec => self.vec,
             size => self.size, side => split::side(self.size), bindings, stored, loaded => wide("f32"),
         };
-        template::render(NAME, values)
+        template::render(NAME, params, values)
     }
 
     /// x, γ, mean unless of an RMS norm, rstd, dy, dx.

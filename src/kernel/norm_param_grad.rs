@@ -2,7 +2,7 @@
 //! stages. Knows no other kernel.
 
 use super::split::{self, Rows};
-use super::{Access, Estimate, KernelError, KernelKey, Launch, template, wgsl_type};
+use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, template, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::DType;
 use minijinja::context;
@@ -43,7 +43,7 @@ impl NormParamGradKey {
     }
 
     /// WGSL of this key.
-    pub fn source(&self) -> String {
+    pub fn source(&self, params: ParamSpace) -> String {
         let wide = |of: &str| if self.vec { format!("vec4<{of}>") } else { of.to_string() };
         let stored = wide(wgsl_type(self.dtype));
         let binding = |name: &&'static str| {
@@ -60,7 +60,7 @@ impl NormParamGradKey {
             f16 => self.dtype == DType::F16, rms => self.rms, last => self.last, vec => self.vec,
             beta => !self.rms && !self.last, columns => self.columns, lines => self.lines, bindings, stored,
         };
-        template::render(NAME, values)
+        template::render(NAME, params, values)
     }
 
     /// x, mean unless of an RMS norm, rstd, dy, sums; in the second stage sums, dγ, dβ unless of an RMS norm.

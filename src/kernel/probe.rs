@@ -2,12 +2,12 @@
 //! multiply-adds. Knows no other kernel.
 
 use super::template::render;
-use super::{Access, Estimate, KernelKey, Launch, Operand};
+use super::{Access, Estimate, KernelKey, Launch, Operand, ParamSpace};
 use minijinja::context;
 
 /// The file stem.
 pub const NAME: &str = "probe";
-/// Names of the uniform words.
+/// Names of the words of the parameters.
 pub const PARAMS: &[&str] = &["groups", "zero", "pad0", "pad1"];
 
 const CHAINS: usize = 8;
@@ -24,8 +24,12 @@ pub struct ProbeKey {
 
 impl ProbeKey {
     /// The kernel as WGSL.
-    pub fn source(&self) -> String {
-        render(NAME, context! { rounds => self.rounds, workgroup => self.size, chains => CHAINS, unroll => UNROLL })
+    pub fn source(&self, params: ParamSpace) -> String {
+        render(
+            NAME,
+            params,
+            context! { rounds => self.rounds, workgroup => self.size, chains => CHAINS, unroll => UNROLL },
+        )
     }
 
     /// How each storage binding is used.

@@ -2,7 +2,7 @@
 //! Knows no other kernel.
 
 use super::split::{self, Rows};
-use super::{Access, Estimate, KernelError, KernelKey, Launch, template, wgsl_type};
+use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, template, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::DType;
 use minijinja::context;
@@ -54,7 +54,7 @@ pub struct ReduceKey {
 
 impl ReduceKey {
     /// WGSL of this key.
-    pub fn source(&self) -> String {
+    pub fn source(&self, params: ParamSpace) -> String {
         let (from, to) = (wgsl_type(self.from), wgsl_type(self.to));
         let stored = if self.vec { format!("vec4<{from}>") } else { from.to_string() };
         let value = match self.kind {
@@ -67,7 +67,7 @@ impl ReduceKey {
             per_row => self.per_row, vec => self.vec, size => self.size, side => split::side(self.size),
             stored, result => to, value,
         };
-        template::render(NAME, values)
+        template::render(NAME, params, values)
     }
 
     /// x, result.

@@ -2,7 +2,7 @@
 //! kernel.
 
 use super::split::{self, Rows};
-use super::{Access, Estimate, KernelError, KernelKey, Launch, template, wgsl_type};
+use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, template, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::DType;
 use minijinja::context;
@@ -27,14 +27,14 @@ pub struct ScatterKey {
 
 impl ScatterKey {
     /// WGSL of this key.
-    pub fn source(&self) -> String {
+    pub fn source(&self, params: ParamSpace) -> String {
         let scalar = wgsl_type(self.dtype);
         let stored = if self.vec { format!("vec4<{scalar}>") } else { scalar.to_owned() };
         let values = context! {
             f16 => self.dtype == DType::F16, index => wgsl_type(self.index), vec => self.vec,
             columns => self.columns, lines => self.lines, stored,
         };
-        template::render(NAME, values)
+        template::render(NAME, params, values)
     }
 
     /// dy, indices, table.

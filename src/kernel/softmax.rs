@@ -1,7 +1,7 @@
 //! In: sizes of a softmax over the middle of (outer, n, inner); out: launches of softmax.wgsl. Knows no other kernel.
 
 use super::split::{self, Rows};
-use super::{Access, Estimate, KernelError, KernelKey, Launch, template, wgsl_type};
+use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, template, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::DType;
 use minijinja::context;
@@ -26,7 +26,7 @@ pub struct SoftmaxKey {
 
 impl SoftmaxKey {
     /// WGSL of this key.
-    pub fn source(&self) -> String {
+    pub fn source(&self, params: ParamSpace) -> String {
         let scalar = wgsl_type(self.dtype);
         let wide = |of: &str| if self.vec { format!("vec4<{of}>") } else { of.to_string() };
         let values = context! {
@@ -34,7 +34,7 @@ impl SoftmaxKey {
             size => self.size, side => split::side(self.size),
             scalar, stored => wide(scalar), loaded => wide("f32"),
         };
-        template::render(NAME, values)
+        template::render(NAME, params, values)
     }
 
     /// x, y.

@@ -2,7 +2,7 @@
 //! kernel.
 
 use super::split::{self, Rows};
-use super::{Access, Estimate, KernelError, KernelKey, Launch, template, wgsl_type};
+use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, template, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::DType;
 use minijinja::context;
@@ -27,14 +27,14 @@ pub struct SoftmaxGradKey {
 
 impl SoftmaxGradKey {
     /// WGSL of this key.
-    pub fn source(&self) -> String {
+    pub fn source(&self, params: ParamSpace) -> String {
         let wide = |of: &str| if self.vec { format!("vec4<{of}>") } else { of.to_string() };
         let values = context! {
             f16 => self.dtype == DType::F16, log => self.log, per_row => self.per_row, vec => self.vec,
             size => self.size, side => split::side(self.size),
             stored => wide(wgsl_type(self.dtype)), loaded => wide("f32"),
         };
-        template::render(NAME, values)
+        template::render(NAME, params, values)
     }
 
     /// y, dy, dx.

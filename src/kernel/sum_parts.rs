@@ -3,7 +3,7 @@
 
 use super::split::word;
 use super::view::window;
-use super::{Access, Estimate, KernelError, KernelKey, Launch, template, wgsl_type};
+use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, template, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::DType;
 use minijinja::context;
@@ -25,14 +25,14 @@ pub struct SumPartsKey {
 
 impl SumPartsKey {
     /// WGSL of this key.
-    pub fn source(&self) -> String {
+    pub fn source(&self, params: ParamSpace) -> String {
         let vector = |scalar: &str| if self.vec { format!("vec4<{scalar}>") } else { scalar.to_owned() };
         let scalar = wgsl_type(self.to);
         let values = context! {
             f16 => self.to == DType::F16, vec => self.vec, second => self.second, size => SIZE, scalar,
             wide => vector("f32"), stored => vector(scalar),
         };
-        template::render(NAME, values)
+        template::render(NAME, params, values)
     }
 
     /// Parts, then their sums, of each tensor.
@@ -40,7 +40,7 @@ impl SumPartsKey {
         [Access::Read, Access::ReadWrite].repeat(1 + usize::from(self.second))
     }
 
-    /// Names of the uniform words.
+    /// Names of the words of the parameters.
     pub fn params(&self) -> Vec<String> {
         let second: &[&str] = if self.second { &["y_groups", "z_count", "z_first"] } else { &[] };
         ["groups", "parts", "y_count", "y_first"].iter().chain(second).map(|n| n.to_string()).collect()

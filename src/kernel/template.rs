@@ -1,7 +1,8 @@
-//! In: a kernel's name and the values of its key; out: WGSL, from the templates in shaders/.
+//! In: a kernel's name, where its parameters are and the values of its key; out: WGSL, from the templates in shaders/.
 
+use super::ParamSpace;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, Value};
+use minijinja::{Environment, Value, context};
 use std::sync::LazyLock;
 
 macro_rules! templates {
@@ -9,6 +10,7 @@ macro_rules! templates {
 }
 
 const TEMPLATES: &[(&str, &str)] = templates![
+    "shared/params.wgsl",
     "shared/group.wgsl",
     "shared/merge.wgsl",
     "shared/attend.wgsl",
@@ -56,7 +58,8 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
 });
 
 /// Renders `NAME.wgsl`. Its variables come from a key alone, so a failure is a fault of the template.
-pub fn render(name: &str, values: Value) -> String {
+pub fn render(name: &str, params: ParamSpace, values: Value) -> String {
+    let values = context! { immediate => params == ParamSpace::Immediate, ..values };
     let template = ENVIRONMENT.get_template(&format!("{name}.wgsl")).expect("every kernel has a template");
     template.render(values).unwrap_or_else(|e| panic!("template {name}.wgsl does not render: {e:#}"))
 }

@@ -1,8 +1,8 @@
-//! Every key of the catalogue against naga, and the cutting of rows.
+//! Every key of the catalogue against naga, in both spaces of its parameters, and the cutting of rows.
 
 use super::*;
 use crate::caps::DeviceCaps;
-use crate::graph::{AdamAttrs, AttentionAttrs, Chain, CrossEntropyAttrs, DropoutAttrs, Shape};
+use crate::graph::{AdamAttrs, AttentionAttrs, CrossEntropyAttrs, DropoutAttrs};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use proptest::prelude::*;
 
@@ -36,11 +36,18 @@ fn catalogue() -> Vec<KernelKey> {
     .concat()
 }
 
-fn parsed(key: &KernelKey) -> (naga::Module, naga::valid::ModuleInfo) {
-    let source = key.source();
+const SPACES: [ParamSpace; 2] = [ParamSpace::Uniform, ParamSpace::Immediate];
+
+/// Every key with its parameters in a buffer, then in immediates.
+fn forms() -> impl Iterator<Item = (KernelKey, ParamSpace)> {
+    catalogue().into_iter().flat_map(|key| SPACES.map(|space| (key.clone(), space)))
+}
+
+fn parsed(key: &KernelKey, space: ParamSpace) -> (naga::Module, naga::valid::ModuleInfo) {
+    let source = key.source(space);
     let module = naga::front::wgsl::parse_str(&source)
         .unwrap_or_else(|e| panic!("{key:?}: {}\n{source}", e.emit_to_string(&source)));
-    let info = Validator::new(ValidationFlags::all(), Capabilities::SHADER_FLOAT16)
+    let info = Validator::new(ValidationFlags::all(), Capabilities::SHADER_FLOAT16 | Capabilities::IMMEDIATES)
         .validate(&module)
         .unwrap_or_else(|e| panic!("{key:?}: {}\n{source}", e.emit_to_string(&source)));
     (module, info)
@@ -48,15 +55,18 @@ fn parsed(key: &KernelKey) -> (naga::Module, naga::valid::ModuleInfo) {
 
 #[test]
 fn every_key_passes_naga_and_all_its_writers() {
-    for key in catalogue() {
-        let (module, info) = parsed(&key);
+    for (key, space) in forms() {
+        let (module, info) = parsed(&key, space);
         let spv = naga::back::spv::Options { lang_version: (1, 3), ..Default::default() };
         naga::back::spv::write_vec(&module, &info, &spv, None).unwrap_or_else(|e| panic!("{key:?}: SPIR-V: {e}"));
         let msl = naga::back::msl::Options { lang_version: (2, 4), fake_missing_bindings: true, ..Default::default() };
         naga::back::msl::write_string(&module, &info, &msl, &Default::default())
             .unwrap_or_else(|e| panic!("{key:?}: MSL: {e}"));
-        let hlsl =
-            naga::back::hlsl::Options { shader_model: naga::back::hlsl::ShaderModel::V6_2, ..Default::default() };
+        let hlsl = naga::back::hlsl::Options {
+            shader_model: naga::back::hlsl::ShaderModel::V6_2,
+            immediates_target: Some(naga::back::hlsl::BindTarget::default()),
+            ..Default::default()
+        };
         let pipeline = Default::default();
         let mut text = String::new();
         naga::back::hlsl::Writer::new(&mut text, &hlsl, &pipeline)
@@ -67,12 +77,17 @@ fn every_key_passes_naga_and_all_its_writers() {
 
 #[test]
 fn params_of_wgsl_are_those_of_rust() {
-    for key in catalogue() {
-        let (module, _) = parsed(&key);
-        let uniform = module.global_variables.iter().find(|(_, v)| v.space == naga::AddressSpace::Uniform);
-        let (_, uniform) = uniform.expect("a uniform");
-        assert_eq!(uniform.binding, Some(naga::ResourceBinding { group: 0, binding: 0 }));
-        let naga::TypeInner::Struct { members, .. } = &module.types[uniform.ty].inner else { panic!("{key:?}") };
+    for (key, space) in forms() {
+        let (module, _) = parsed(&key, space);
+        let (wanted, binding) = match space {
+            ParamSpace::Uniform => (naga::AddressSpace::Uniform, Some(naga::ResourceBinding { group: 0, binding: 0 })),
+            ParamSpace::Immediate => (naga::AddressSpace::Immediate, None),
+        };
+        let is_params = |space| matches!(space, naga::AddressSpace::Uniform | naga::AddressSpace::Immediate);
+        let all: Vec<_> = module.global_variables.iter().map(|(_, v)| v).filter(|v| is_params(v.space)).collect();
+        let [params] = all[..] else { panic!("{key:?} has {} blocks of parameters", all.len()) };
+        assert_eq!((params.space, &params.binding), (wanted, &binding), "{key:?}");
+        let naga::TypeInner::Struct { members, .. } = &module.types[params.ty].inner else { panic!("{key:?}") };
         let names: Vec<&str> = members.iter().map(|m| m.name.as_deref().unwrap()).collect();
         assert_eq!(names, key.params(), "{key:?}");
         for (i, member) in members.iter().enumerate() {
@@ -83,8 +98,8 @@ fn params_of_wgsl_are_those_of_rust() {
 
 #[test]
 fn bindings_and_workgroups_are_those_of_rust_and_portable() {
-    for key in catalogue() {
-        let (module, _) = parsed(&key);
+    for (key, space) in forms() {
+        let (module, _) = parsed(&key, space);
         let mut storage: Vec<(u32, Access)> = module
             .global_variables
             .iter()
@@ -108,11 +123,12 @@ fn bindings_and_workgroups_are_those_of_rust_and_portable() {
         let bytes: u32 = shared.map(|(_, v)| module.types[v.ty].inner.size(module.to_ctx())).sum();
         let claimed = key.workgroup_bytes().max(DeviceCaps::PORTABLE.workgroup_bytes as usize);
         assert!(bytes as usize <= claimed, "{key:?}: {bytes} bytes");
-        assert!(key.source().starts_with("//"), "{key:?} has no header");
+        assert!(key.source(space).starts_with("//"), "{key:?} has no header");
     }
 }
 
-/// Browsers compile with tint, which is stricter than naga about uniform control flow and constants.
+/// Browsers compile with tint, which is stricter than naga about uniform control flow and constants. They have no
+/// immediates.
 #[test]
 fn every_key_passes_tint_where_it_is_installed() {
     if std::process::Command::new("tint").arg("--help").output().is_err() {
@@ -122,7 +138,7 @@ fn every_key_passes_tint_where_it_is_installed() {
     let dir = tempfile::tempdir().unwrap();
     let (path, written) = (dir.path().join("key.wgsl"), dir.path().join("written.wgsl"));
     for key in catalogue() {
-        std::fs::write(&path, key.source()).unwrap();
+        std::fs::write(&path, key.source(ParamSpace::Uniform)).unwrap();
         let out = std::process::Command::new("tint")
             .args(["--format", "wgsl", "-o"])
             .args([&written, &path])
@@ -132,12 +148,22 @@ fn every_key_passes_tint_where_it_is_installed() {
     }
 }
 
-fn small(max_binding_bytes: u64) -> DeviceCaps {
+#[test]
+fn parameters_are_in_immediates_where_all_of_them_fit() {
+    for key in catalogue() {
+        let bytes = key.params().len() as u32 * 4;
+        let space = |immediate_bytes| key.param_space(&DeviceCaps { immediate_bytes, ..DeviceCaps::PORTABLE });
+        assert_eq!(key.param_space(&DeviceCaps::PORTABLE), ParamSpace::Uniform, "{key:?}");
+        assert_eq!([space(bytes - 4), space(bytes)], SPACES, "{key:?}");
+    }
+}
+
+pub(super) fn small(max_binding_bytes: u64) -> DeviceCaps {
     DeviceCaps { max_binding_bytes, f16: true, ..DeviceCaps::PORTABLE }
 }
 
 /// What any list of launches must satisfy: aligned windows within the limit, words as the kernel names them.
-fn check(launches: &[Launch<usize>], caps: &DeviceCaps) {
+pub(super) fn check(launches: &[Launch<usize>], caps: &DeviceCaps) {
     for launch in launches {
         assert_eq!(launch.params.len(), launch.key.params().len(), "{launch:?}");
         assert_eq!(launch.operands.len(), launch.key.bindings().len(), "{launch:?}");
@@ -209,120 +235,6 @@ fn launches_cover_their_tensors_under_small_limits() {
             covers(&sum, 2, workspace.unwrap() as u64);
         }
     }
-}
-
-/// (rows, columns) of a matrix, stored the other way if `turned`.
-fn matrix(rows: usize, columns: usize, turned: bool) -> View {
-    let view = |dims: [usize; 2]| View::dense(&Shape::from(dims.to_vec()));
-    if turned { view([columns, rows]).permute(&[1, 0]) } else { view([rows, columns]) }
-}
-
-/// The value of a launch's parameter.
-fn param(launch: &Launch<usize>, name: &str) -> Option<usize> {
-    let at = launch.key.params().iter().position(|n| n == name)?;
-    Some(launch.params[at] as usize)
-}
-
-#[test]
-fn products_in_every_layout_cover_their_results_under_small_limits() {
-    let identity = Chain::identity();
-    for (turned, [m, k, n]) in (0..4).flat_map(|t| [[33, 31, 257], [300, 64, 256], [1, 7, 5]].map(|size| (t, size))) {
-        let (a, b) = (matrix(m, k, turned & 1 > 0), matrix(k, n, turned & 2 > 0));
-        let (c, row_sums) = (matrix(m, n, false), View::dense(&Shape::from(vec![m])));
-        for (limit, cpu, dtype) in
-            [(1 << 20, false, DType::F32), (1 << 20, true, DType::F16), (128 << 10, false, DType::F32)]
-        {
-            let caps = DeviceCaps { cpu, ..small(limit) };
-            // rows of A are summed where they are neighbours
-            let sums = (turned & 1 > 0).then_some(&row_sums);
-            let product = matmul::Matmul {
-                dtype,
-                out: dtype,
-                a: &a,
-                b: &b,
-                c: &c,
-                epilogue: &identity,
-                extras: &[],
-                in_place: None,
-                slice: None,
-                sums,
-            };
-            let launches = product.launches(&caps).unwrap();
-            check(&launches, &caps);
-            let made: usize = launches.iter().map(|l| param(l, "m").unwrap() * param(l, "n").unwrap()).sum();
-            assert_eq!(made, m * n, "{launches:?}");
-            // the sums are made once for each row, by whoever makes its first columns
-            let summed: usize =
-                launches.iter().filter(|l| param(l, "sums_offset").is_some()).map(|l| param(l, "m").unwrap()).sum();
-            assert_eq!(summed, if sums.is_some() { m } else { 0 }, "{launches:?}");
-            let wanted = if cpu { "matmul_direct" } else { "matmul" };
-            assert!(launches.iter().all(|l| l.key.name() == wanted));
-            let flops: f64 = launches.iter().map(|l| l.estimate.flops).sum();
-            assert_eq!(flops, 2.0 * (m * n * k) as f64);
-        }
-    }
-}
-
-#[test]
-fn slices_of_a_product_cover_its_inner_dimension() {
-    let identity = Chain::identity();
-    let [m, k, n] = [48, 1000, 40];
-    let (a, b) = (matrix(m, k, true), matrix(k, n, false));
-    for (slice, limit) in [(128, 1 << 20), (320, 1 << 20), (64, 100 << 10), (32, 64 << 10)] {
-        let slices = k.div_ceil(slice);
-        let (c, sums) = (View::dense(&Shape::from(vec![slices, m, n])), View::dense(&Shape::from(vec![slices, m])));
-        for cpu in [false, true] {
-            let caps = DeviceCaps { cpu, ..small(limit) };
-            let product = matmul::Matmul {
-                dtype: DType::F32,
-                out: DType::F32,
-                a: &a,
-                b: &b,
-                c: &c,
-                epilogue: &identity,
-                extras: &[],
-                in_place: None,
-                slice: Some(slice),
-                sums: Some(&sums),
-            };
-            let launches = product.launches(&caps).unwrap();
-            check(&launches, &caps);
-            let mut inner = 0;
-            for launch in &launches {
-                let [slices, k, tail] = ["batch0", "k", "tail"].map(|name| param(launch, name).unwrap());
-                assert_eq!(k, slice);
-                inner += (slices - 1) * k + tail;
-                // no window reaches past the end of what it looks into
-                for (operand, width) in launch.operands.iter().zip([m, n]) {
-                    assert!(operand.offset + operand.bytes <= (1000 * width * 4) as u64, "{launch:?}");
-                }
-            }
-            assert_eq!(inner, k);
-            let flops: f64 = launches.iter().map(|l| l.estimate.flops).sum();
-            assert_eq!(flops, 2.0 * (m * n * k) as f64);
-        }
-    }
-}
-
-#[test]
-fn products_of_few_tiles_or_beyond_a_binding_are_sliced() {
-    let large = DeviceCaps { max_binding_bytes: 1 << 31, workgroup_bytes: 48 << 10, max_invocations: 1024, ..small(0) };
-    let slice = |m: usize, k: usize, n: usize, caps: &DeviceCaps| {
-        matmul::Matmul::slice(&matrix(m, k, true), &matrix(k, n, false), DType::F32, caps)
-    };
-    // weight gradients of 2048 rows: few tiles, as many as cores, many more
-    for (m, n) in [(256, 256), (768, 768), (65, 768), (1, 10)] {
-        let slice = slice(m, 2048, n, &large).unwrap_or_else(|| panic!("({m}, {n}) is whole"));
-        assert!(slice >= 128 && slice % 32 == 0 && slice <= 1024, "({m}, {n}): {slice}");
-    }
-    assert_eq!(slice(8192, 2048, 8192, &large), None);
-    assert_eq!(slice(3072, 64, 768, &large), None);
-    assert_eq!(slice(256, 2048, 256, &DeviceCaps { cpu: true, ..large.clone() }), None);
-    // rows of 2 KiB, of which a binding of 64 KiB less alignment covers 31
-    let few = DeviceCaps { cpu: true, ..small(64 << 10) };
-    assert_eq!(slice(8, 100, 512, &few), Some(31));
-    assert_eq!(slice(8, 31, 512, &few), None);
-    assert_eq!(slice(8, 1000, 512, &DeviceCaps { cpu: true, ..small(1 << 20) }), Some(480));
 }
 
 #[test]

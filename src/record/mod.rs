@@ -2,11 +2,12 @@
 //! ids that `gpu` turns into wgpu calls. Knows neither what ops mean nor wgpu.
 
 use crate::caps::DeviceCaps;
-use crate::kernel::{Access, Estimate, KernelKey};
+use crate::kernel::{Access, Estimate, KernelKey, ParamSpace};
 use crate::plan::MemoryPlan;
 use crate::select::{Port, Selected, TensorId, TensorKind};
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::Range;
 
 /// Index of a buffer in [`Recording::buffers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,6 +35,41 @@ pub struct Binding {
     pub access: Access,
 }
 
+/// A kernel and where it reads its parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kernel {
+    /// All else that changes its text.
+    pub key: KernelKey,
+    /// The same for all of its dispatches.
+    pub params: ParamSpace,
+}
+
+impl Kernel {
+    /// The stem of its WGSL file.
+    pub fn name(&self) -> &'static str {
+        self.key.name()
+    }
+
+    /// Its WGSL.
+    pub fn source(&self) -> String {
+        self.key.source(self.params)
+    }
+}
+
+/// The parameters of a dispatch, in its kernel's [`ParamSpace`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Params {
+    /// A range of the parameter buffer.
+    Uniform {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// A range of [`Recording::immediates`].
+    Immediate(Range<usize>),
+}
+
 /// One dispatch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dispatch {
@@ -43,8 +79,8 @@ pub struct Dispatch {
     pub kernel: usize,
     /// Storage bindings, from binding 1 on.
     pub bindings: Vec<Binding>,
-    /// First byte and bytes of its parameters in the parameter buffer.
-    pub params: (u64, u64),
+    /// Its parameters.
+    pub params: Params,
     /// Workgroups.
     pub grid: [u32; 3],
     /// Its cost.
@@ -68,11 +104,13 @@ pub struct Recording {
     /// All buffers.
     pub buffers: Vec<BufferSpec>,
     /// The kernels, each once.
-    pub kernels: Vec<KernelKey>,
+    pub kernels: Vec<Kernel>,
     /// The dispatches in order.
     pub dispatches: Vec<Dispatch>,
     /// Words of the parameter buffer.
-    pub params: Vec<u32>,
+    pub uniforms: Vec<u32>,
+    /// Words that dispatches carry.
+    pub immediates: Vec<u32>,
     /// What a run is given.
     pub inputs: Vec<BufferPort>,
     /// The buffer that holds all inputs, if there are any.
@@ -144,7 +182,8 @@ pub fn lower(selected: &Selected, plan: &MemoryPlan, caps: &DeviceCaps) -> Recor
         buffers,
         kernels: Vec::new(),
         dispatches: Vec::new(),
-        params: Vec::new(),
+        uniforms: Vec::new(),
+        immediates: Vec::new(),
         inputs: ports(&selected.inputs, &place),
         input_buffer,
         states: ports(&selected.states, &place),
@@ -155,7 +194,7 @@ pub fn lower(selected: &Selected, plan: &MemoryPlan, caps: &DeviceCaps) -> Recor
     for step in &selected.steps {
         let launch = &step.launch;
         let kernel = *kernels.entry(launch.key.clone()).or_insert_with(|| {
-            recording.kernels.push(launch.key.clone());
+            recording.kernels.push(Kernel { key: launch.key.clone(), params: launch.key.param_space(caps) });
             recording.kernels.len() - 1
         });
         let bindings = launch.operands.iter().zip(launch.key.bindings()).map(|(o, access)| {
@@ -169,16 +208,26 @@ pub fn lower(selected: &Selected, plan: &MemoryPlan, caps: &DeviceCaps) -> Recor
             }
         });
         let bindings = bindings.collect();
-        let offset = recording.params.len() as u64 * 4;
-        let bytes = (launch.params.len() as u64 * 4).next_multiple_of(16);
-        recording.params.extend(&launch.params);
-        let padded = (offset + bytes).next_multiple_of(caps.uniform_align) / 4;
-        recording.params.resize(padded as usize, 0);
+        let params = match recording.kernels[kernel].params {
+            ParamSpace::Uniform => {
+                let offset = recording.uniforms.len() as u64 * 4;
+                let bytes = (launch.params.len() as u64 * 4).next_multiple_of(16);
+                recording.uniforms.extend(&launch.params);
+                let padded = (offset + bytes).next_multiple_of(caps.uniform_align) / 4;
+                recording.uniforms.resize(padded as usize, 0);
+                Params::Uniform { offset, bytes }
+            }
+            ParamSpace::Immediate => {
+                let first = recording.immediates.len();
+                recording.immediates.extend(&launch.params);
+                Params::Immediate(first..recording.immediates.len())
+            }
+        };
         recording.dispatches.push(Dispatch {
             name: step.name.clone(),
             kernel,
             bindings,
-            params: (offset, bytes),
+            params,
             grid: fold(launch.groups, caps.max_groups),
             estimate: launch.estimate,
         });
@@ -207,9 +256,9 @@ pub fn fold(groups: u64, limit: u32) -> [u32; 3] {
 }
 
 impl Recording {
-    /// Device bytes of all buffers, parameters included.
+    /// Device bytes of all buffers, that of parameters included.
     pub fn bytes(&self) -> u64 {
-        self.buffers.iter().map(|b| b.bytes).sum::<u64>() + self.params.len() as u64 * 4
+        self.buffers.iter().map(|b| b.bytes).sum::<u64>() + self.uniforms.len() as u64 * 4
     }
 
     /// FLOPs and bytes of all dispatches.
@@ -221,7 +270,7 @@ impl Recording {
     }
 }
 
-/// One dispatch a line, with its grid and what it binds.
+/// One dispatch a line, with its grid, what it binds and where its parameters are.
 impl fmt::Display for Recording {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, b) in self.buffers.iter().enumerate() {
@@ -233,7 +282,10 @@ impl fmt::Display for Recording {
                 let mark = if b.access == Access::Read { "" } else { "=" };
                 write!(f, " {mark}b{}[{}..{}]", b.buffer.0, b.offset, b.offset + b.bytes)?;
             }
-            writeln!(f)?;
+            match &d.params {
+                Params::Uniform { offset, bytes } => writeln!(f, " uniform[{offset}..{}]", offset + bytes)?,
+                Params::Immediate(words) => writeln!(f, " immediate[{}..{}]", words.start * 4, words.end * 4)?,
+            }
         }
         Ok(())
     }

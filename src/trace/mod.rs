@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Version of the file format, raised when a field changes its meaning.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// One run of a program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,8 +26,10 @@ pub struct Trace {
     pub profiling_split_passes: bool,
     /// The dispatches in order.
     pub spans: Vec<Span>,
-    /// Time that the host took to check, upload, encode and submit, nanoseconds.
+    /// Time that the host took to record dispatches and copies and to finish the command buffers, nanoseconds.
     pub encode_ns: u64,
+    /// Time that the host took beside that, to upload inputs and submit, nanoseconds.
+    pub submit_ns: u64,
     /// Time from the call of submit to results in host memory, nanoseconds.
     pub wall_ns: u64,
 }
@@ -91,11 +93,12 @@ impl fmt::Display for Trace {
         let gaps = self.gpu_ns().zip(self.busy_ns()).map(|(g, b)| g.saturating_sub(b));
         writeln!(
             f,
-            "GPU {}, kernels {}, gaps {}, encode {}, wall {}",
+            "GPU {}, kernels {}, gaps {}, encode {}, submit {}, wall {}",
             us(self.gpu_ns()),
             us(self.busy_ns()),
             us(gaps),
             us(Some(self.encode_ns)),
+            us(Some(self.submit_ns)),
             us(Some(self.wall_ns))
         )?;
         let mut kernels: Vec<(&str, usize, Option<u64>, f64)> = Vec::new();

@@ -2,7 +2,9 @@
 
 use crate::common::{BOTH, EVERY, F16, F32, Named, Setup, check, close, each, f16, random, session, tensor};
 use kiln::caps::DeviceCaps;
-use kiln::graph::{AttentionAttrs, DType, Disposition, DropoutAttrs, Graph, NodeId, Op, TensorType, ValueId};
+use kiln::graph::{
+    AttentionAttrs, DType, Disposition, DropoutAttrs, Graph, IndexBound, Indexed, NodeId, Op, TensorType, ValueId,
+};
 use kiln::reference::evaluate;
 use kiln::session::CompileOptions;
 use kiln::tensor::Tensor;
@@ -220,7 +222,8 @@ fn everything_together_binds_eight_buffers() {
     let cases = Cases::of(&[all(form(2, 2, 16, 33, 40))]);
     // the lengths are known as such
     let bounds = cases.graph.index_bounds();
-    assert_eq!(bounds, [(NodeId(4), 41, "attention".to_owned())]);
+    let reader = "attention".to_owned();
+    assert_eq!(bounds, [(NodeId(4), IndexBound { count: 41, of: Indexed::Rows, reader })]);
     let Some(session) = session() else { return };
     let limits = DeviceCaps { max_storage_buffers: 8, ..session.caps().clone() };
     let options = CompileOptions { limits: Some(limits), ..CompileOptions::default() };

@@ -292,7 +292,7 @@ fn a_weight_that_runs_update_is_read_as_it_is_stored() -> Result {
         let caps = DeviceCaps { cpu, ..DeviceCaps::PORTABLE };
         let compiled = kiln::session::compile(&graph, &caps, &CompileOptions::default())?;
         let along_k: Vec<bool> = (compiled.recording.dispatches.iter())
-            .filter_map(|d| match &compiled.recording.kernels[d.kernel] {
+            .filter_map(|d| match &compiled.recording.kernels[d.kernel].key {
                 KernelKey::Matmul(key) => Some(key.b.along_k),
                 _ => None,
             })

@@ -4,13 +4,15 @@
 //! Here stands the key with its text; `launch` makes launches of a product, `tile` picks sizes.
 
 mod launch;
+#[cfg(test)]
+mod tests;
 mod tile;
 
 pub use launch::Matmul;
 
 use super::chain_wgsl::{Printer, is_condition, name};
 use super::template::render;
-use super::{Access, wgsl_type};
+use super::{Access, ParamSpace, wgsl_type};
 use crate::graph::{Chain, DType};
 use minijinja::{Value, context};
 
@@ -87,7 +89,7 @@ impl MatmulKey {
     }
 
     /// The kernel as WGSL.
-    pub fn source(&self) -> String {
+    pub fn source(&self, params: ParamSpace) -> String {
         let stored = |d: DType, vec: bool| super::chain_wgsl::vector(wgsl_type(d), if vec { 4 } else { 1 });
         let side = |name: &str, s: Side| context! { name, along_k => s.along_k, vec => s.vec, storage => stored(self.dtype, s.vec) };
         let printer = Printer { compute: DType::F32, width: 4, zero: "p.zero" };
@@ -96,6 +98,7 @@ impl MatmulKey {
         let all = [self.dtype, self.out].into_iter().chain(self.extras.iter().map(|e| e.0));
         render(
             self.name(),
+            params,
             context! {
                 f16 => all.into_iter().any(|d| d == DType::F16) || self.epilogue.rounds_f16(),
                 a => side("a", self.a), b => side("b", self.b), extras, batch_rank => self.batch_rank,
@@ -139,7 +142,7 @@ impl MatmulKey {
         all
     }
 
-    /// Names of the uniform words.
+    /// Names of the words of the parameters.
     pub fn params(&self) -> Vec<String> {
         let fixed = "groups m n k zero tiles_m tiles_n a_offset a_stride b_offset b_stride c_offset c_stride";
         let mut names: Vec<String> = fixed.split(' ').map(String::from).collect();
