@@ -258,7 +258,7 @@ fn measure(
     if kernels {
         print!("{trace}");
     }
-    let gpu_ms = trace.gpu_ns().map(|ns| ns as f64 / 1e6);
+    let gpu_ms = trace.gpu_stats().map(|s| s.median / 1e6);
     Ok(row(program, (median(&mut walls), pipelined_ms, gpu_ms), submits, median(&mut encodes)))
 }
 

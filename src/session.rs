@@ -1,6 +1,8 @@
 //! In: a graph, its parameters and options; out: a [`Program`] on a device, then the results of its runs. Reads top to
 //! bottom as the way of the data: lift, fuse, select, plan, record, gpu, trace.
 
+mod describe;
+
 use crate::caps::DeviceCaps;
 use crate::debug::{level, show};
 use crate::error::Error;
@@ -13,7 +15,7 @@ use crate::plan::{MemoryPlan, audit, plan};
 use crate::record::{BufferPort, Recording, lower};
 use crate::select::{Selected, Weight, select};
 use crate::tensor::Tensor;
-use crate::trace::{Span, Trace, VERSION};
+use crate::trace::{Clock, Frame, HostSpan, Trace};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -128,18 +130,27 @@ impl Session {
     /// fails.
     pub fn compile(&self, graph: &Graph, params: &dyn ParamSource, options: &CompileOptions) -> Result<Program, Error> {
         let caps = options.limits.as_ref().map_or(self.caps().clone(), |l| self.caps().within(l));
+        let mut clock = Clock::start(true);
         let compiled = compile(graph, &caps, options)?;
         let (checked, poison, timestamps) = (options.checked, options.poison, caps.timestamps);
         compiled.show();
         let executable_options = ExecutableOptions { checked, poison, timestamps };
+        let made_at = clock.ns();
         let executable = Executable::new(&self.gpu, compiled.recording.clone(), executable_options)?;
-        for (weight, (buffer, offset)) in compiled.selected.weights.iter().zip(&compiled.recording.weights) {
-            let bytes = weight_bytes(weight, compiled.graph.layout.get(weight.storage), params)?;
-            executable.write(*buffer, *offset, &bytes)?;
-        }
+        clock.time("weights", || {
+            for (weight, (buffer, offset)) in compiled.selected.weights.iter().zip(&compiled.recording.weights) {
+                let bytes = weight_bytes(weight, compiled.graph.layout.get(weight.storage), params)?;
+                executable.write(*buffer, *offset, &bytes)?;
+            }
+            Ok::<(), Error>(())
+        })?;
         tracing::debug!(mode = %options.mode, dispatches = compiled.recording.dispatches.len(), bytes = compiled.plan.total(), "compiled");
         let split = if options.mode == Mode::Eager { Some(1) } else { options.max_dispatches_per_submit };
-        let program = Program { executable, compiled, mode: options.mode, split };
+        let zero = clock.zero();
+        let made = executable.made().iter().map(|s| s.clone().later(made_at));
+        let spans = compiled.stages.iter().cloned().chain(made).chain(clock.spans()).collect();
+        let program =
+            Program { executable, compiled, mode: options.mode, options: options.clone(), split, zero, spans };
         for state in &program.executable.recording().states {
             program.executable.write(state.buffer, state.offset, Tensor::zeros(state.port.ty.clone()).bytes())?;
         }
@@ -160,6 +171,10 @@ pub struct Compiled {
     pub plan: MemoryPlan,
     /// What is done.
     pub recording: Recording,
+    /// The graph as written.
+    pub written: Graph,
+    /// When each stage ran, from the begin of the compilation.
+    pub stages: Vec<HostSpan>,
 }
 
 impl Compiled {
@@ -182,23 +197,25 @@ impl Compiled {
 pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Result<Compiled, Error> {
     graph.verify()?;
     let caps = &caps.aligned();
+    let mut clock = Clock::start(true);
     let mut report = FuseReport::default();
-    let mut graph = graph.clone();
+    let written = graph.as_written();
+    let mut graph = written.clone();
     if options.mode == Mode::Fused && options.lift {
-        let (lifted, found) = lift(&graph)?;
+        let (lifted, found) = clock.time("lift", || lift(&graph))?;
         (graph, report) = (lifted, found);
     }
     if options.mode == Mode::Fused && options.fuse {
         let limits = FuseLimits { max_inputs: (caps.max_storage_buffers as usize).saturating_sub(1) };
-        let (fused, found) = fuse(&graph, &limits)?;
+        let (fused, found) = clock.time("fuse", || fuse(&graph, &limits))?;
         graph = fused;
         report.extend(found);
     }
-    let selected = select(&graph, caps)?;
-    let plan = plan(&selected, options.alias);
-    audit(&selected, &plan)?;
-    let recording = lower(&selected, &plan, caps);
-    Ok(Compiled { graph, report, selected, plan, recording })
+    let selected = clock.time("select", || select(&graph, caps))?;
+    let plan = clock.time("plan", || plan(&selected, options.alias));
+    clock.time("audit", || audit(&selected, &plan))?;
+    let recording = clock.time("record", || lower(&selected, &plan, caps));
+    Ok(Compiled { graph, report, selected, plan, recording, written, stages: clock.spans() })
 }
 
 /// The bytes of a weight's tensor: its storage's parameters one after the other, transposed if select says so.
@@ -248,7 +265,10 @@ pub struct Program {
     executable: Executable,
     compiled: Compiled,
     mode: Mode,
+    options: CompileOptions,
     split: Option<usize>,
+    zero: Instant,
+    spans: Vec<HostSpan>,
 }
 
 /// The results of a run by output name.
@@ -305,12 +325,21 @@ impl Program {
         self.submit(inputs)?.wait()
     }
 
-    /// Runs once with timestamps.
+    /// Runs once with timestamps. The trace holds this run and all that is known of the program.
     ///
     /// # Errors
     /// See [`Program::submit`].
     pub fn trace(&self, inputs: &[(&str, &Tensor)]) -> Result<(Outputs, Trace), Error> {
-        self.start(inputs, Submission { split: self.split, profile: true, read: true })?.wait_traced()
+        let (outputs, frame) = self.profile(inputs)?;
+        Ok((outputs, Trace { frames: vec![frame], ..self.describe() }))
+    }
+
+    /// Runs once with timestamps and gives this run's times alone, to be added to [`Program::describe`].
+    ///
+    /// # Errors
+    /// See [`Program::submit`].
+    pub fn profile(&self, inputs: &[(&str, &Tensor)]) -> Result<(Outputs, Frame), Error> {
+        self.start(inputs, Submission { split: self.split, profile: true, read: true })?.wait_profiled()
     }
 
     /// Sets a state.
@@ -447,7 +476,7 @@ impl Run<'_> {
     /// If the device fails.
     pub fn wait(self) -> Result<Outputs, Error> {
         let (program, times) = (self.program, self.times());
-        Ok(program.results(self.pending.wait()?, times, self.begin))
+        Ok(program.results(self.pending.wait()?, times))
     }
 
     /// Waits without blocking the caller's thread.
@@ -456,52 +485,38 @@ impl Run<'_> {
     /// If the device fails.
     pub async fn finish(self) -> Result<Outputs, Error> {
         let (program, times) = (self.program, self.times());
-        Ok(program.results(self.pending.finish().await?, times, self.begin))
+        Ok(program.results(self.pending.finish().await?, times))
     }
 
-    fn wait_traced(self) -> Result<(Outputs, Trace), Error> {
+    fn wait_profiled(self) -> Result<(Outputs, Frame), Error> {
         let (program, times) = (self.program, self.times());
         let finished = self.pending.wait()?;
-        let trace = program.trace_of(&finished, times, self.begin);
-        show(4, "timings", || Box::new(trace.clone()));
-        Ok((outputs(&program.executable.recording().outputs, finished.outputs), trace))
+        let frame = program.frame_of(&finished, &times);
+        show(4, "timings", || Box::new(Trace { frames: vec![frame.clone()], ..program.describe() }));
+        Ok((outputs(&program.executable.recording().outputs, finished.outputs), frame))
     }
 
-    /// Encode time, submits and passes.
-    fn times(&self) -> (u64, u64, u64) {
-        (self.pending.encode_ns, self.pending.submits, self.pending.passes)
+    fn times(&self) -> RunTimes {
+        let Pending { encode_ns, submits, passes, .. } = self.pending;
+        RunTimes { encode_ns, submits, passes, begin: self.begin, zero: self.pending.zero() }
     }
 }
 
-impl Program {
-    fn results(&self, finished: Finished, times: (u64, u64, u64), begin: Instant) -> Outputs {
-        show(4, "timings", || Box::new(self.trace_of(&finished, times, begin)));
-        outputs(&self.executable.recording().outputs, finished.outputs)
-    }
+/// What is known of a run before it ends.
+struct RunTimes {
+    encode_ns: u64,
+    submits: u64,
+    passes: u64,
+    /// When it was called for.
+    begin: Instant,
+    /// The zero of the executable's spans.
+    zero: Instant,
+}
 
-    fn trace_of(&self, finished: &Finished, (encode_ns, submits, passes): (u64, u64, u64), begin: Instant) -> Trace {
-        let recording = self.executable.recording();
-        let spans = recording.dispatches.iter().enumerate().map(|(i, d)| Span {
-            name: d.name.clone(),
-            kernel: recording.kernels[d.kernel].name().into(),
-            grid: d.grid,
-            flops: d.estimate.flops,
-            bytes: d.estimate.bytes,
-            time: finished.times.get(i).copied().flatten(),
-        });
-        let info = self.executable.gpu().info();
-        Trace {
-            version: VERSION,
-            adapter: info.name.clone(),
-            driver: format!("{}, {}", info.backend, info.driver),
-            mode: self.mode.to_string(),
-            submits,
-            passes,
-            profiling_split_passes: passes > submits,
-            spans: spans.collect(),
-            encode_ns,
-            wall_ns: begin.elapsed().as_nanos() as u64,
-        }
+impl Program {
+    fn results(&self, finished: Finished, times: RunTimes) -> Outputs {
+        show(4, "timings", || Box::new(Trace { frames: vec![self.frame_of(&finished, &times)], ..self.describe() }));
+        outputs(&self.executable.recording().outputs, finished.outputs)
     }
 }
 

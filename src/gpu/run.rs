@@ -5,7 +5,7 @@ use super::mapped::Mapped;
 use super::stamps::Stamps;
 use super::{Counters, Executable, Gpu, GpuError};
 use crate::record::BufferPort;
-use crate::trace::times;
+use crate::trace::{Clock, HostSpan, times};
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
@@ -28,6 +28,8 @@ pub struct Finished {
     pub outputs: Vec<Vec<u8>>,
     /// The times of each dispatch, if the run was profiled and the adapter has timestamps.
     pub times: Vec<Option<(u64, u64)>>,
+    /// What the host did, if the run was profiled, from the begin of [`Executable::submit`].
+    pub host: Vec<HostSpan>,
 }
 
 /// A run in flight. Its results are its own: later runs do not change them.
@@ -41,6 +43,7 @@ pub struct Pending<'a> {
     /// The kept outputs, at their position.
     kept: Vec<Option<Kept>>,
     mapped: Arc<Mapped>,
+    clock: Clock,
     /// Nanoseconds that the host took to encode and submit.
     pub encode_ns: u64,
     /// Command buffers.
@@ -72,9 +75,10 @@ impl Executable {
     pub fn submit(&self, inputs: &[&[u8]], how: Submission) -> Result<Pending<'_>, GpuError> {
         self.gpu.check()?;
         let begin = Instant::now();
+        let mut clock = Clock::start(how.profile);
         // between its upload and its last submit no other run may write the inputs
         let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
-        self.upload(inputs)?;
+        clock.time("upload", || self.upload(inputs))?;
         let stamps =
             (how.profile && self.timestamps && !self.recording.dispatches.is_empty()).then(|| Stamps::new(self));
         let (ranges, mut staging_bytes) = self.staging_ranges(how.read);
@@ -95,10 +99,10 @@ impl Executable {
             let mut encoder =
                 self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("run") });
             let end = count.min(next + most);
-            passes += self.encode(&mut encoder, next..end, stamps.as_ref());
+            passes += clock.time("encode", || self.encode(&mut encoder, next..end, stamps.as_ref()));
             submits += 1;
             if end < count {
-                self.gpu.queue.submit([encoder.finish()]);
+                clock.time("submit", || self.gpu.queue.submit([encoder.finish()]));
                 next = end;
                 continue;
             }
@@ -119,7 +123,7 @@ impl Executable {
                     stamps.resolve(&mut encoder, staging, at);
                 }
             }
-            break self.gpu.queue.submit([encoder.finish()]);
+            break clock.time("submit", || self.gpu.queue.submit([encoder.finish()]));
         };
         drop(order);
         let counters = self.gpu.counters();
@@ -129,7 +133,8 @@ impl Executable {
         let encode_ns = begin.elapsed().as_nanos() as u64;
         let mapped = staging.as_ref().map_or_else(Arc::default, Mapped::of);
         self.gpu.check()?;
-        Ok(Pending { executable: self, index, staging, ranges, queries, kept, mapped, encode_ns, submits, passes })
+        let executable = self;
+        Ok(Pending { executable, index, staging, ranges, queries, kept, mapped, clock, encode_ns, submits, passes })
     }
 
     /// All inputs in one upload.
@@ -235,9 +240,15 @@ impl Pending<'_> {
     }
 
     /// Waits on this thread.
-    pub fn wait(self) -> Result<Finished, GpuError> {
-        self.executable.gpu.wait(Some(self.index.clone()))?;
+    pub fn wait(mut self) -> Result<Finished, GpuError> {
+        let gpu = &self.executable.gpu;
+        self.clock.time("wait", || gpu.wait(Some(self.index.clone())))?;
         self.collect()
+    }
+
+    /// The zero of [`Finished::host`].
+    pub fn zero(&self) -> Instant {
+        self.clock.zero()
     }
 
     /// Waits without blocking the caller's thread: one of the library's own waits for the device.
@@ -261,11 +272,18 @@ impl Pending<'_> {
         self.collect()
     }
 
-    fn collect(self) -> Result<Finished, GpuError> {
+    fn collect(mut self) -> Result<Finished, GpuError> {
+        let mut clock = self.clock.clone();
+        let (outputs, times) = clock.time("readback", || self.collect_parts())?;
+        Ok(Finished { outputs, times, host: clock.spans() })
+    }
+
+    /// Outputs and times.
+    fn collect_parts(&mut self) -> Result<(Vec<Vec<u8>>, Vec<Option<(u64, u64)>>), GpuError> {
         let gpu = &self.executable.gpu;
         gpu.check()?;
-        let Some(staging) = self.staging else {
-            return Ok(Finished { outputs: vec![Vec::new(); self.ranges.len()], times: Vec::new() });
+        let Some(staging) = self.staging.take() else {
+            return Ok((vec![Vec::new(); self.ranges.len()], Vec::new()));
         };
         self.mapped.take(gpu)?;
         let refused = |reason: String| gpu.check().err().unwrap_or(GpuError::Refused { reason });
@@ -286,6 +304,6 @@ impl Pending<'_> {
         drop(view);
         staging.unmap();
         self.executable.staging.lock().unwrap_or_else(PoisonError::into_inner).push(staging);
-        Ok(Finished { outputs, times })
+        Ok((outputs, times))
     }
 }
