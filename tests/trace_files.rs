@@ -300,7 +300,7 @@ fn what_is_no_trace_is_refused_with_what_to_do() {
     );
     let infinite = sample().to_json().replace("1000000.0", "1e999");
     assert!(refused(&infinite).starts_with("not a kiln trace: number out of range"), "{}", refused(&infinite));
-    let deep = format!("{{\"format\":{}", "[".repeat(100_000));
+    let deep = format!("{{\"format\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
     assert!(refused(&deep).starts_with("not a kiln trace: "), "{}", refused(&deep));
     assert!(matches!(Trace::from_json(&[0xff, 0xfe, 0]), Err(TraceError::Malformed { .. })));
 }

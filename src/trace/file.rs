@@ -21,8 +21,10 @@ struct Header {
     spans: Option<IgnoredAny>,
 }
 
-fn json_error(e: &serde_json::Error) -> TraceError {
-    match e.is_eof() {
+fn json_error(text: &[u8], e: &serde_json::Error) -> TraceError {
+    // a number that is cut off is bad syntax, not an early end
+    let open = text.trim_ascii_start().starts_with(b"{") && !text.trim_ascii_end().ends_with(b"}");
+    match e.is_eof() || (e.is_syntax() && open) {
         true => TraceError::Truncated { line: e.line() },
         false => TraceError::Malformed { reason: e.to_string() },
     }
@@ -39,7 +41,7 @@ impl Trace {
     /// # Errors
     /// If the text is cut off, not JSON, not a trace, of another version, or holds what no run gives.
     pub fn from_json(text: &[u8]) -> Result<Trace, TraceError> {
-        let header: Header = serde_json::from_slice(text).map_err(|e| json_error(&e))?;
+        let header: Header = serde_json::from_slice(text).map_err(|e| json_error(text, &e))?;
         let ours = header.format.as_deref() == Some(FORMAT) || (header.format.is_none() && header.spans.is_some());
         match header.version {
             Some(found) if ours && found != u64::from(VERSION) => {
@@ -48,7 +50,7 @@ impl Trace {
             Some(_) if ours => {}
             _ => return Err(TraceError::Malformed { reason: format!("\"format\" is not \"{FORMAT}\"") }),
         }
-        let trace: Trace = serde_json::from_slice(text).map_err(|e| json_error(&e))?;
+        let trace: Trace = serde_json::from_slice(text).map_err(|e| json_error(text, &e))?;
         trace.check()?;
         Ok(trace)
     }
