@@ -70,8 +70,12 @@ pub fn arrangement() -> Tree<Panel> {
     Tree::new(egui::Id::unique("panels"), root, tiles)
 }
 
-/// Fonts, sizes and distances.
+/// Fonts, sizes and distances. To be called once, before the first frame.
 pub fn style(ctx: &Context) {
+    let mut fonts = egui::FontDefinitions::default();
+    // the proportional font has neither arrows nor triangles
+    fonts.families.entry(egui::FontFamily::Proportional).or_default().push("Hack".into());
+    ctx.set_fonts(fonts);
     ctx.all_styles_mut(|style| {
         style.spacing.item_spacing = egui::vec2(6.0, 4.0);
         style.spacing.button_padding = egui::vec2(6.0, 2.0);
@@ -82,8 +86,7 @@ pub fn style(ctx: &Context) {
 
 impl Viewer {
     /// With what was kept from the last start.
-    pub fn new(ctx: &Context, storage: Option<&dyn eframe::Storage>, files: Box<dyn Files>, live: Live) -> Viewer {
-        style(ctx);
+    pub fn new(storage: Option<&dyn eframe::Storage>, files: Box<dyn Files>, live: Live) -> Viewer {
         let kept: Option<(Settings, Tree<Panel>)> = storage.and_then(|s| eframe::get_value(s, KEY));
         let (settings, tree) = kept.unwrap_or_else(|| (Settings::default(), arrangement()));
         // one that an older viewer kept may lack a panel
@@ -206,14 +209,15 @@ impl Viewer {
                     self.help = !self.help;
                 }
                 let dark = ui.visuals().dark_mode;
-                if ui.button(if dark { "☀" } else { "🌙" }).on_hover_text("dark or light (Ctrl D)").clicked() {
+                if ui.button(if dark { "Light" } else { "Dark" }).on_hover_text("dark or light (Ctrl D)").clicked() {
                     ui.ctx().set_theme(if dark { egui::Theme::Light } else { egui::Theme::Dark });
                 }
                 let filter = egui::TextEdit::singleline(&mut self.state.filter)
                     .id(egui::Id::unique("filter"))
-                    .hint_text("filter: matmul !blocks.0")
+                    .hint_text("matmul !blocks.0")
                     .desired_width(190.0);
                 let field = ui.add(filter);
+                let field = field.labelled_by(ui.label("Filter").id);
                 if field.has_focus() && ui.input(|i| i.key_pressed(Key::Escape)) {
                     self.state.filter.clear();
                 }
@@ -270,11 +274,14 @@ impl Viewer {
     fn document_picker(&mut self, ui: &mut Ui) {
         let Some(shown) = self.state.current().map(|o| o.document.caption()) else { return };
         let mut chosen = self.state.current;
-        egui::ComboBox::from_id_salt("document").selected_text(shown).width(280.0).truncate().show_ui(ui, |ui| {
+        let label = ui.label("Trace");
+        let picker = egui::ComboBox::from_id_salt("document").selected_text(shown).width(280.0).truncate();
+        let picker = picker.show_ui(ui, |ui| {
             for (i, open) in self.state.open.iter().enumerate() {
                 ui.selectable_value(&mut chosen, i, open.document.caption());
             }
         });
+        picker.response.labelled_by(label.id);
         if chosen != self.state.current {
             // what was looked at is what one compares with
             self.state.base = self.state.current;
@@ -287,7 +294,7 @@ impl Viewer {
         ui.horizontal(|ui| {
             if let Some((bad, message)) = self.message.clone() {
                 let colour = if bad { colour::worse(ui.visuals()) } else { colour::better(ui.visuals()) };
-                if ui.small_button("✖").clicked() {
+                if ui.small_button("×").clicked() {
                     self.message = None;
                 }
                 ui.add(egui::Label::new(RichText::new(message).color(colour)).truncate());
@@ -320,7 +327,7 @@ impl Viewer {
             if let Some((ns, all)) = ns.zip(document.total_ns).filter(|(_, all)| *all > 0.0) {
                 ui.label(format!("{} of the kernels' time", crate::model::units::percent(ns / all)));
             }
-            if ui.small_button("✖").on_hover_text("select nothing (Esc)").clicked() {
+            if ui.small_button("×").on_hover_text("select nothing (Esc)").clicked() {
                 self.state.selection = Selection::None;
             }
         });
@@ -342,10 +349,10 @@ impl Viewer {
         let mut open = true;
         let (mut chosen, mut given_up) = (false, false);
         egui::Window::new("Open a trace").open(&mut open).resizable(false).collapsible(false).show(ctx, |ui| {
-            ui.weak("A file can be dropped on the window as well.");
+            let label = ui.weak("A file can be dropped on the window as well. Its path:");
             let field =
                 ui.add(egui::TextEdit::singleline(&mut path).hint_text("path of a .json file").desired_width(360.0));
-            field.request_focus();
+            field.labelled_by(label.id).request_focus();
             chosen = ui.button("Open").clicked() || ui.input(|i| i.key_pressed(Key::Enter));
             given_up = ui.input(|i| i.key_pressed(Key::Escape));
         });

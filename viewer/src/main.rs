@@ -3,7 +3,7 @@
 mod native;
 
 use eframe::egui;
-use kiln_viewer::app::Viewer;
+use kiln_viewer::app::{Viewer, style};
 use kiln_viewer::live::Worker;
 use kiln_viewer::live::device::Device;
 use kiln_viewer::live::panel::Live;
@@ -40,7 +40,8 @@ fn main() -> ExitCode {
             }));
             let folder = std::env::current_dir()?;
             let files = Box::new(native::Disk { folder });
-            let mut viewer = Viewer::new(&creation.egui_ctx, creation.storage, files, live);
+            style(&creation.egui_ctx);
+            let mut viewer = Viewer::new(creation.storage, files, live);
             for path in &paths {
                 viewer.open(path);
             }

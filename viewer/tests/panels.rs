@@ -26,12 +26,10 @@ fn snapshot(name: &str, panel: Panel, size: Vec2, theme: Theme, mut state: State
     if !draws() {
         return;
     }
-    let mut harness = Harness::builder().with_size(size).with_theme(theme).with_os(egui::os::OperatingSystem::Nix).wgpu().build_ui(
-        move |ui| {
-            style(ui.ctx());
+    let mut harness =
+        Harness::builder().with_size(size).with_theme(theme).with_context_setup(style).wgpu().build_ui(move |ui| {
             egui::CentralPanel::default().show(ui, |ui| panel.show(ui, &mut state));
-        },
-    );
+        });
     harness.run_steps(4);
     pixels(&mut harness, name, &SnapshotOptions::new());
 }

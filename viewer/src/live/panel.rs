@@ -152,9 +152,10 @@ pub fn show(ui: &mut Ui, state: &mut State) {
 fn form(ui: &mut Ui, state: &mut State) {
     let job = &mut state.settings.job;
     egui::Grid::new("job").num_columns(2).spacing([10.0, 5.0]).show(ui, |ui| {
-        ui.label("adapter");
+        let label = ui.label("adapter");
         let shown = if job.adapter.is_empty() { "the best" } else { &job.adapter }.to_owned();
-        egui::ComboBox::from_id_salt("adapter").selected_text(shown).width(140.0).truncate().show_ui(ui, |ui| {
+        let picker = egui::ComboBox::from_id_salt("adapter").selected_text(shown).width(140.0).truncate();
+        let picker = picker.show_ui(ui, |ui| {
             ui.selectable_value(&mut job.adapter, String::new(), "the best");
             for name in &state.live.adapters {
                 ui.selectable_value(&mut job.adapter, name.clone(), name);
@@ -163,22 +164,25 @@ fn form(ui: &mut Ui, state: &mut State) {
                 ui.weak("others are listed after the first run");
             }
         });
+        picker.response.labelled_by(label.id);
         ui.end_row();
-        ui.label("model");
+        let label = ui.label("model");
         let title = |m| match m {
             Model::Gptlite => "GPTlite",
             Model::Dnn => "DNN",
             Model::Checkpoint => "checkpoint",
         };
-        egui::ComboBox::from_id_salt("model").selected_text(title(job.model)).width(140.0).show_ui(ui, |ui| {
+        let picker = egui::ComboBox::from_id_salt("model").selected_text(title(job.model)).width(140.0);
+        let picker = picker.show_ui(ui, |ui| {
             for model in [Model::Gptlite, Model::Dnn, Model::Checkpoint] {
                 ui.selectable_value(&mut job.model, model, title(model));
             }
         });
+        picker.response.labelled_by(label.id);
         ui.end_row();
         let mut size = |name: &str, value: &mut usize, most: usize| {
-            ui.label(name);
-            ui.add(DragValue::new(value).range(1..=most).speed(0.2));
+            let label = ui.label(name);
+            ui.add(DragValue::new(value).range(1..=most).speed(0.2)).labelled_by(label.id);
             ui.end_row();
         };
         if job.model != Model::Checkpoint {
@@ -192,8 +196,9 @@ fn form(ui: &mut Ui, state: &mut State) {
         size("batch", &mut job.batch, 65536);
         if job.model == Model::Checkpoint {
             for (name, path) in [("config", &mut job.config), ("weights", &mut job.weights)] {
-                ui.label(name);
-                ui.add(egui::TextEdit::singleline(path).hint_text("path of a file").desired_width(134.0));
+                let label = ui.label(name);
+                let field = egui::TextEdit::singleline(path).hint_text("path of a file").desired_width(134.0);
+                ui.add(field).labelled_by(label.id);
                 ui.end_row();
             }
         }

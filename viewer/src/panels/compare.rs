@@ -109,13 +109,15 @@ fn pickers(ui: &mut Ui, state: &mut State) {
     ui.horizontal_wrapped(|ui| {
         let captions: Vec<String> = state.open.iter().map(|o| o.document.caption()).collect();
         for (label, at) in [("first", &mut state.base), ("second", &mut state.current)] {
-            ui.label(label);
+            let name = ui.label(label);
             let shown = captions.get(*at).map_or("", String::as_str);
-            egui::ComboBox::from_id_salt(label).selected_text(shown).width(240.0).truncate().show_ui(ui, |ui| {
+            let picker = egui::ComboBox::from_id_salt(label).selected_text(shown).width(240.0).truncate();
+            let picker = picker.show_ui(ui, |ui| {
                 for (i, caption) in captions.iter().enumerate() {
                     ui.selectable_value(at, i, caption);
                 }
             });
+            picker.response.labelled_by(name.id);
         }
         if ui.button("⇄").on_hover_text("swap").clicked() {
             std::mem::swap(&mut state.base, &mut state.current);

@@ -17,7 +17,10 @@ pub fn show(ui: &mut Ui, state: &mut State) {
     let document = open.document.clone();
     let trace = &document.trace;
     ui.horizontal(|ui| {
-        ui.add(egui::TextEdit::singleline(&mut state.graph_filter).hint_text("find a node").desired_width(160.0));
+        let label = ui.label("Find");
+        let field =
+            egui::TextEdit::singleline(&mut state.graph_filter).hint_text("a node or an op").desired_width(160.0);
+        ui.add(field).labelled_by(label.id);
         ui.checkbox(&mut state.settings.sources, "inputs and parameters");
     });
     if trace.graph.after.is_empty() {

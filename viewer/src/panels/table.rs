@@ -78,8 +78,8 @@ fn heading(ui: &mut Ui, settings: &mut crate::state::TableSettings, column: Colu
     let here = settings.order == column;
     let arrow = match (here, settings.reversed != (column == Column::Name)) {
         (false, _) => "",
-        (true, false) => " ⏷",
-        (true, true) => " ⏶",
+        (true, false) => " ▼",
+        (true, true) => " ▲",
     };
     let text = RichText::new(format!("{}{arrow}", column.title())).strong();
     let layout = match column {

@@ -91,14 +91,14 @@ fn toolbar(ui: &mut Ui, state: &mut State) {
             open.view = open.timeline.all();
         }
         ui.add_enabled_ui(frames > 0, |ui| {
-            if ui.button("⏴").on_hover_text("the frame before ([)").clicked() {
+            if ui.button("◀").on_hover_text("the frame before ([)").clicked() {
                 go_to(open, open.frame.saturating_sub(1));
             }
             let label = if frames == 0 { "no frame".into() } else { format!("Frame {} of {frames}", open.frame + 1) };
             if ui.button(label).on_hover_text("show this frame (F)").clicked() {
                 go_to(open, open.frame);
             }
-            if ui.button("⏵").on_hover_text("the frame after (])").clicked() {
+            if ui.button("▶").on_hover_text("the frame after (])").clicked() {
                 go_to(open, open.frame + 1);
             }
         });
