@@ -14,6 +14,14 @@ use kiln_viewer::state::{Settings, State};
 use std::error::Error;
 use std::path::Path;
 
+/// Without the margin that the harness leaves.
+fn save<T>(harness: &mut Harness<'_, T>, path: &Path) -> Result<(), Box<dyn Error>> {
+    const MARGIN: u32 = 8;
+    let image = harness.render()?;
+    let (width, height) = (image.width() - 2 * MARGIN, image.height() - 2 * MARGIN);
+    Ok(image::imageops::crop_imm(&image, MARGIN, MARGIN, width, height).to_image().save(path)?)
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [first, second, folder] = &args[..] else {
@@ -45,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 viewer,
             );
         harness.run_steps(6);
-        harness.render()?.save(folder.join(format!("{name}.png")))?;
+        save(&mut harness, &folder.join(format!("{name}.png")))?;
     }
     for panel in Panel::ALL {
         let mut state = State::new(Settings::default(), Live::without_backend());
@@ -69,7 +77,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 egui::CentralPanel::default().show(ui, |ui| panel.show(ui, &mut state));
             });
         harness.run_steps(6);
-        harness.render()?.save(folder.join(format!("{}.png", panel.title().to_lowercase())))?;
+        save(&mut harness, &folder.join(format!("{}.png", panel.title().to_lowercase())))?;
     }
     println!("pictures are in {}", folder.display());
     Ok(())

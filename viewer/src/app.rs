@@ -5,6 +5,7 @@ use crate::files::Files;
 use crate::live::panel::{Live, update};
 use crate::model::document::Document;
 use crate::model::selection::Selection;
+use crate::model::units::{count, maybe_time, percent};
 use crate::panels::Panel;
 use crate::state::{Request, Settings, State};
 use crate::{colour, sample};
@@ -81,6 +82,10 @@ pub fn style(ctx: &Context) {
         style.spacing.button_padding = egui::vec2(6.0, 2.0);
         style.interaction.tooltip_delay = 0.15;
         style.interaction.selectable_labels = false;
+        // figures are read, so they stand out more than egui's labels
+        let dark = style.visuals.dark_mode;
+        style.visuals.widgets.noninteractive.fg_stroke.color = egui::Color32::from_gray(if dark { 205 } else { 40 });
+        style.visuals.weak_text_alpha = 0.7;
     });
 }
 
@@ -309,23 +314,24 @@ impl Viewer {
             if selected.is_empty() {
                 let device = &document.trace.device;
                 let text = format!(
-                    "{}   {} [{}, {}, {}]   {} dispatches, {} runs",
+                    "{}   {} [{}, {}, {}]   {}, {}",
                     document.trace.title,
                     device.adapter,
                     device.kind,
                     device.backend,
                     device.driver,
-                    document.trace.dispatches.len(),
-                    document.trace.frames.len()
+                    count(document.trace.dispatches.len(), "dispatch", "dispatches"),
+                    count(document.trace.frames.len(), "run", "runs")
                 );
                 ui.add(egui::Label::new(RichText::new(text).weak()).truncate());
                 return;
             }
             ui.strong(self.state.selection.words(document));
             let ns = selected.iter().map(|i| document.median_ns(*i)).sum::<Option<f64>>();
-            ui.label(format!("{} dispatches, {}", selected.len(), crate::model::units::maybe_time(ns)));
+            let dispatches = count(selected.len(), "dispatch", "dispatches");
+            ui.label(format!("{dispatches}, {}", maybe_time(ns)));
             if let Some((ns, all)) = ns.zip(document.total_ns).filter(|(_, all)| *all > 0.0) {
-                ui.label(format!("{} of the kernels' time", crate::model::units::percent(ns / all)));
+                ui.label(format!("{} of the kernels' time", percent(ns / all)));
             }
             if ui.small_button("×").on_hover_text("select nothing (Esc)").clicked() {
                 self.state.selection = Selection::None;

@@ -143,7 +143,7 @@ pub fn update(state: &mut State) {
 
 /// Draws it.
 pub fn show(ui: &mut Ui, state: &mut State) {
-    egui::Panel::left("live_form").resizable(false).exact_size(236.0).show(ui, |ui| {
+    egui::Panel::left("live_form").resizable(false).exact_size(252.0).show(ui, |ui| {
         egui::ScrollArea::vertical().auto_shrink([false, false]).show(ui, |ui| form(ui, state));
     });
     egui::CentralPanel::default().show(ui, |ui| progress(ui, state));

@@ -173,10 +173,11 @@ fn fold_parts(parts: Vec<Part>) -> Vec<Part> {
     for part in parts {
         let name = folded(&part.name);
         let Some(fold) = at.get(&name).map(|i| &mut folds[*i]) else {
-            at.insert(name.clone(), folds.len());
-            folds.push(Part { name, ..part });
+            at.insert(name, folds.len());
+            folds.push(part);
             continue;
         };
+        fold.name = name;
         fold.parts += 1;
         for side in 0..2 {
             fold.ns[side] = fold.ns[side].zip(part.ns[side]).map(|(a, b)| a + b);

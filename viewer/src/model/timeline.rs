@@ -40,6 +40,8 @@ pub struct Span {
 pub struct Lane {
     /// Its title.
     pub title: String,
+    /// Whether it is shown where it has no span, too.
+    pub always: bool,
     /// Rows, each in order.
     pub rows: Vec<Vec<Span>>,
     /// The first of the rows in which dispatches lie, where uncovered time is a gap.
@@ -93,8 +95,8 @@ impl Timeline {
         let mut found = layers(trace.dispatches.iter().map(|d| d.name.as_str()));
         // a dispatch says as much as a layer of its own
         found.retain(|l| l.last > l.first);
-        let mut host = Lane { title: "CPU".into(), ..Lane::default() };
-        let mut device = Lane { title: "GPU".into(), ..Lane::default() };
+        let mut host = Lane { title: "CPU".into(), always: true, ..Lane::default() };
+        let mut device = Lane { title: "GPU".into(), always: true, ..Lane::default() };
         let mut frames = Vec::new();
 
         let threads = trace.compile.iter().map(|s| s.thread).max().unwrap_or(0);
@@ -111,7 +113,7 @@ impl Timeline {
             } else if !spans.is_empty() {
                 let mut rows = Vec::new();
                 nest(&mut rows, 0, spans);
-                compilers.push(Lane { title: format!("compiler {thread}"), rows, dispatch_row: None });
+                compilers.push(Lane { title: format!("compiler {thread}"), rows, ..Lane::default() });
             }
         }
 

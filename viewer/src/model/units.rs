@@ -58,6 +58,18 @@ pub fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
+/// `1 dispatch`, `3 dispatches`.
+pub fn count(n: usize, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+/// The end of a name that says something alone: its last part, with the one before it where that is a number.
+pub fn short(name: &str) -> &str {
+    let mut parts = name.rmatch_indices('.').map(|(at, _)| &name[at + 1..]);
+    let says = |part: &&str| !part.starts_with(|c: char| c.is_ascii_digit());
+    parts.find(says).unwrap_or(name)
+}
+
 /// `1.31×`.
 pub fn factor(factor: f64) -> String {
     format!("{}×", digits(factor))
@@ -92,6 +104,10 @@ mod tests {
         assert_eq!(bytes_rate(1.5e12), "1.50 TB/s");
         assert_eq!(flops(2e6), "2.00 MFLOP");
         assert_eq!(percent(0.1234), "12.3 %");
+        assert_eq!((count(1, "run", "runs"), count(2, "run", "runs")), ("1 run".into(), "2 runs".into()));
+        assert_eq!(short("blocks.0.ffwd.net.0"), "net.0");
+        assert_eq!(short("blocks.0.sa"), "sa");
+        assert_eq!((short("blocks.0"), short("head")), ("blocks.0", "head"));
         assert_eq!(factor(1.306), "1.31×");
         assert_eq!(difference(-1_500.0), "−1.50 µs");
         assert_eq!(difference(1_500.0), "+1.50 µs");

@@ -6,6 +6,7 @@ use crate::colour;
 use crate::model::document::Document;
 use crate::model::selection::{Selection, within};
 use crate::model::tree::{Branch, Item, is_source, subject, took_in, tree};
+use crate::model::units::short;
 use crate::state::State;
 use eframe::egui::{self, Label, RichText, ScrollArea, Sense, Ui};
 use kiln::trace::Node;
@@ -131,12 +132,7 @@ impl Trees<'_> {
                 if let Some(kernel) = stands.and_then(|n| self.kernel(n)) {
                     swatch(ui, colour::kernel(kernel));
                 }
-                let short = node
-                    .name
-                    .rsplit_once('.')
-                    .filter(|(_, s)| s.parse::<u32>().is_err())
-                    .map_or(&node.name[..], |s| s.1);
-                let text = RichText::new(short);
+                let text = RichText::new(short(&node.name));
                 let text = if chosen { text.strong().underline() } else { text };
                 let name = ui.add(Label::new(text).sense(Sense::click()).selectable(false).extend());
                 ui.add(Label::new(RichText::new(&node.op).weak()).selectable(false).extend());

@@ -5,7 +5,7 @@ use super::{details, hint, text_in};
 use crate::colour;
 use crate::model::memory::{Layout, layout, tenant_at};
 use crate::model::selection::Selection;
-use crate::model::units::bytes;
+use crate::model::units::{bytes, count};
 use crate::state::State;
 use eframe::egui::{Align2, FontId, Rect, RichText, Sense, Stroke, StrokeKind, Ui, pos2, vec2};
 use kiln::trace::Trace;
@@ -104,15 +104,11 @@ fn summary(ui: &mut Ui, trace: &Trace, plan: &Layout) {
     let total = memory.total() as f64;
     ui.horizontal_wrapped(|ui| {
         ui.label(RichText::new(format!("{} planned", bytes(total))).strong());
+        let slots = count(memory.slots.len(), "slot", "slots");
         let [weights, states, inputs] = plan.resident;
-        ui.label(format!(
-            "= weights {} + states {} + inputs {} + {} slots {}",
-            bytes(weights as f64),
-            bytes(states as f64),
-            bytes(inputs as f64),
-            memory.slots.len(),
-            bytes(plan.slots as f64)
-        ));
+        let parts = [("weights", weights), ("states", states), ("inputs", inputs), (&slots, plan.slots)];
+        let parts = parts.iter().filter(|(_, b)| *b > 0).map(|(name, b)| format!("{name} {}", bytes(*b as f64)));
+        ui.label(format!("= {}", parts.collect::<Vec<_>>().join(" + ")));
         if memory.naive > 0 {
             let saved = 1.0 - total / memory.naive as f64;
             ui.weak(format!("each tensor on its own {} (−{:.0} %)", bytes(memory.naive as f64), saved * 100.0));

@@ -107,7 +107,8 @@ pub(crate) fn swatch(ui: &mut Ui, colour: egui::Color32) {
 
 /// A text in a rectangle, cut with `…` where it is too long. Returns whether there was room for any of it.
 pub(crate) fn text_in(ui: &Ui, rect: egui::Rect, text: &str, colour: egui::Color32, size: f32) -> bool {
-    const LEAST: f32 = 18.0;
+    // room for some letters and `…`
+    const LEAST: f32 = 30.0;
     if rect.width() < LEAST {
         return false;
     }

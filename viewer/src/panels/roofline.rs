@@ -4,7 +4,7 @@ use super::{details, hint, swatch};
 use crate::colour;
 use crate::model::roofline::{Point, radius, ridge, roof, roofline};
 use crate::model::selection::Selection;
-use crate::model::units::{bytes_rate, flops_rate, percent, time};
+use crate::model::units::{bytes_rate, count, flops_rate, percent, time};
 use crate::state::State;
 use eframe::egui::{self, Align2, RichText, Ui};
 use egui_plot::{GridInput, GridMark, Line, LineStyle, Plot, PlotPoint, PlotPoints, Points, Text};
@@ -40,7 +40,7 @@ pub fn show(ui: &mut Ui, state: &mut State) {
         .x_grid_spacer(decades)
         .y_grid_spacer(decades)
         .x_axis_formatter(|mark, _| power(mark.value, ""))
-        .y_axis_formatter(|mark, _| flops_rate(10f64.powf(mark.value)).replace("FLOP/s", "").trim().to_owned())
+        .y_axis_formatter(|mark, _| round_rate(mark.value))
         .y_axis_min_width(48.0)
         .default_x_bounds(bounds[0], bounds[1])
         .default_y_bounds(bounds[2], bounds[3])
@@ -62,11 +62,12 @@ pub fn show(ui: &mut Ui, state: &mut State) {
                 let text = format!("{} measured", flops_rate(peaks.flops));
                 let at = PlotPoint::new(bounds[1] - 0.04, log(peaks.flops) + 0.03);
                 plot.text(label("peak", at, text, strong).anchor(Align2::RIGHT_BOTTOM));
-                let x = (bounds[0] + 0.12).max(bounds[2] - log(peaks.bytes) + 0.3);
-                let at = PlotPoint::new(x, log(peaks.bytes) + x + 0.08);
+                // left of a point well up on the slope, so that the text does not cross it
+                let x = bend - (bend - bounds[0].max(bounds[2] - log(peaks.bytes))) * 0.3;
+                let at = PlotPoint::new(x - 0.05, log(peaks.bytes) + x + 0.02);
                 plot.text(
                     label("bandwidth", at, format!("{} measured", bytes_rate(peaks.bytes)), strong)
-                        .anchor(Align2::LEFT_BOTTOM),
+                        .anchor(Align2::RIGHT_BOTTOM),
                 );
             }
             for (i, p) in shown.points.iter().enumerate() {
@@ -135,7 +136,16 @@ fn decades(input: GridInput) -> Vec<GridMark> {
     let mark = |value: f64, step_size: f64| GridMark { value, step_size };
     (low..=high)
         .flat_map(|n| [mark(n as f64, 1.0), mark(n as f64 + 2f64.log10(), 0.15), mark(n as f64 + 5f64.log10(), 0.15)])
+        .filter(|m| (input.bounds.0..=input.bounds.1).contains(&m.value))
         .collect()
+}
+
+/// `200 G` at a mark of 1, 2 or 5 times a power of ten.
+fn round_rate(mark: f64) -> String {
+    let rate = flops_rate(10f64.powf(mark)).replace("FLOP/s", "");
+    let (number, unit) = rate.trim().split_once(' ').unwrap_or((rate.trim(), ""));
+    let number = if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number };
+    format!("{number} {unit}")
 }
 
 /// Only powers of ten are named.
@@ -162,7 +172,8 @@ fn legend(ui: &mut Ui, points: &[Point], (without, ns): (usize, f64), peaks: Opt
             ui.add_space(6.0);
         }
         if without > 0 {
-            ui.weak(format!("{without} dispatches without FLOPs ({}) are not shown", time(ns)));
+            let dispatches = count(without, "dispatch", "dispatches");
+            ui.weak(format!("not shown: {dispatches} without FLOPs, {}", time(ns)));
         }
         if peaks.is_none() {
             ui.weak("The device's peaks were not measured: there is no roof.");

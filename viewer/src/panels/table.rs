@@ -43,14 +43,14 @@ pub fn show(ui: &mut Ui, state: &mut State) {
     let mut clicked = None;
     let settings = &mut state.settings.table;
     let selection = &state.selection;
-    let width = Width::auto().at_least(72.0).resizable(true).clip(true);
+    let width = Width::initial(86.0).at_least(60.0).resizable(true).clip(true);
     TableBuilder::new(ui)
         .id_salt("table")
         .striped(true)
         .sense(Sense::click())
         .cell_layout(Layout::left_to_right(Align::Center))
-        .column(Width::remainder().at_least(150.0).clip(true).resizable(true))
-        .column(Width::initial(52.0).at_least(44.0).clip(true))
+        .column(Width::remainder().at_least(120.0).clip(true).resizable(true))
+        .column(Width::initial(44.0).at_least(40.0).clip(true))
         .columns(width, Column::ALL.len() - 2)
         .header(22.0, |mut header| {
             for column in Column::ALL {

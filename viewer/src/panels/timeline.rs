@@ -21,8 +21,8 @@ pub fn show(ui: &mut Ui, state: &mut State) {
     let fitting = state.fitting().to_vec();
     let filtered = !state.filter.trim().is_empty();
     let Some(open) = state.open.get_mut(state.current) else { return };
-    let rows: usize = open.timeline.lanes.iter().map(|l| l.rows.len().max(1)).sum();
-    let height = AXIS + rows as f32 * ROW + open.timeline.lanes.len() as f32 * LANE_GAP;
+    let shown = open.timeline.lanes.iter().filter(|lane| is_shown(lane, open.view));
+    let height = AXIS + shown.map(|lane| lane.rows.len().max(1) as f32 * ROW + LANE_GAP).sum::<f32>();
     let mut clicked = None;
     let source = egui::scroll_area::ScrollSource::SCROLL_BAR;
     egui::ScrollArea::vertical().scroll_source(source).auto_shrink([false, false]).show(ui, |ui| {
@@ -35,7 +35,7 @@ pub fn show(ui: &mut Ui, state: &mut State) {
         painter.axis();
         let mut y = rect.top() + AXIS;
         let mut hovered = None;
-        for lane in &open.timeline.lanes {
+        for lane in open.timeline.lanes.iter().filter(|lane| is_shown(lane, open.view)) {
             let title = pos2(rect.left() + 4.0, y + ROW / 2.0);
             let colour = ui.visuals().text_color();
             ui.painter().text(title, Align2::LEFT_CENTER, &lane.title, FontId::proportional(12.0), colour);
@@ -121,6 +121,11 @@ fn toolbar(ui: &mut Ui, state: &mut State) {
         }
     });
     ui.add_space(2.0);
+}
+
+/// Threads that compile kernels are shown while they do; the caller's and the device's lanes always.
+fn is_shown(lane: &Lane, view: View) -> bool {
+    lane.always || lane.rows.iter().any(|row| !visible(row, view, 1.0).is_empty())
 }
 
 fn go_to(open: &mut Open, frame: usize) {
@@ -260,18 +265,12 @@ impl Painter<'_> {
         match span.what {
             What::Dispatch(_, i) => {
                 let d = &trace.dispatches[i as usize];
-                let layer = kiln::trace::layer_of(&d.name, usize::MAX);
-                let label = d.name.strip_prefix(layer).unwrap_or(&d.name).trim_start_matches('.');
                 let bright = self.fitting.get(i as usize).copied().unwrap_or(true);
-                (colour::kernel(trace.kernel_of(d)), label.to_owned(), bright)
+                (colour::kernel(trace.kernel_of(d)), units::short(&d.name).to_owned(), bright)
             }
             What::Layer(_, l) => {
                 let path = &self.open.timeline.layers[l as usize];
-                let outer = kiln::trace::layer_of(path, usize::MAX);
-                let label = path.strip_prefix(outer).unwrap_or(path).trim_start_matches('.');
-                // `blocks.3` is one part
-                let label = if label.bytes().all(|b| b.is_ascii_digit()) { path } else { label };
-                (colour::layer(visuals, row), label.to_owned(), !self.filtered)
+                (colour::layer(visuals, row), units::short(path).to_owned(), !self.filtered)
             }
             What::Frame(f) => (colour::layer(visuals, 0), format!("frame {}", f + 1), !self.filtered),
             What::Compile => (colour::layer(visuals, 0), "compile".into(), !self.filtered),
