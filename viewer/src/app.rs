@@ -10,7 +10,7 @@ use crate::panels::Panel;
 use crate::state::{Request, Settings, State};
 use crate::{colour, sample};
 use eframe::egui::{self, Context, Key, Rect, RichText, Ui};
-use egui_tiles::{Behavior, SimplificationOptions, TileId, Tiles, Tree, UiResponse};
+use egui_tiles::{Behavior, Container, SimplificationOptions, Tile, TileId, Tiles, Tree, UiResponse};
 use kiln::trace::Trace;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -68,6 +68,10 @@ pub fn arrangement() -> Tree<Panel> {
     let below = tiles.insert_horizontal_tile(vec![tables, tabs]);
     let above = tiles.insert_tab_tile(vec![timeline]);
     let root = tiles.insert_vertical_tile(vec![above, below]);
+    if let Some(Tile::Container(Container::Linear(linear))) = tiles.get_mut(root) {
+        linear.shares.set_share(above, 0.8);
+        linear.shares.set_share(below, 1.2);
+    }
     Tree::new(egui::Id::unique("panels"), root, tiles)
 }
 

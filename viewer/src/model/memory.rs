@@ -55,6 +55,12 @@ pub fn layout(trace: &Trace, least: f32) -> Layout {
             }
         }
     }
+    // one that hands its slot on to the dispatch that reads it last ends there
+    for i in 0..tenants.len() {
+        let Tenant { slot, first, end, .. } = tenants[i];
+        let next = tenants[i + 1..].iter().filter(|t| t.slot == slot && t.first > first).map(|t| t.first).min();
+        tenants[i].end = next.map_or(end, |next| end.min(next));
+    }
     let mut now = 0i128;
     let live: Vec<u64> = changes[..steps]
         .iter()

@@ -57,6 +57,16 @@ impl Column {
         Column::Roofline,
     ];
 
+    /// Points that it needs.
+    pub fn width(self) -> f32 {
+        match self {
+            Column::Bytes => 48.0,
+            Column::Share | Column::Flops => 62.0,
+            Column::Roofline => 80.0,
+            _ => 66.0,
+        }
+    }
+
     /// Its heading.
     pub fn title(self) -> &'static str {
         match self {

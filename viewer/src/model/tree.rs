@@ -59,8 +59,21 @@ impl Branch {
 
     /// The last part of its path, with its number: `blocks.3`, `sa`.
     pub fn title(&self, parent: &str) -> &str {
-        self.path.strip_prefix(parent).unwrap_or(&self.path).trim_start_matches('.')
+        inside(&self.path, parent)
     }
+
+    /// A node in it or in the layers that it holds; the only one where `nodes` is 1.
+    pub fn only(&self) -> Option<usize> {
+        self.items.iter().find_map(|item| match item {
+            Item::Node(i) => Some(*i),
+            Item::Branch(inner) => inner.only(),
+        })
+    }
+}
+
+/// What of a name is not said by the layer that it lies in.
+pub fn inside<'a>(name: &'a str, layer: &str) -> &'a str {
+    name.strip_prefix(layer).unwrap_or(name).trim_start_matches('.')
 }
 
 /// By a node as run, the nodes as written that it computes, inputs and parameters left out.
@@ -100,6 +113,8 @@ mod tests {
         assert_eq!(titles, ["emb", "blocks.0 (9)", "ln", "head"]);
         let Item::Branch(block) = &root.items[1] else { panic!("a layer") };
         let Item::Branch(sa) = &block.items[0] else { panic!("a layer in it") };
+        assert_eq!((inside("blocks.0.sa.proj", &sa.path), inside("head", "")), ("proj", "head"));
+        assert_eq!((block.only(), sa.only()), (Some(1), Some(1)));
         assert_eq!((sa.path.as_str(), sa.title(&block.path), sa.nodes), ("blocks.0.sa", "sa", 7));
     }
 

@@ -58,6 +58,20 @@ pub fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
+/// A rate in a unit that its column names: three digits, and small ones as such.
+pub fn rate_in(rate: f64, unit: f64) -> String {
+    match rate / unit {
+        0.0 => "0".into(),
+        r if r < 0.01 => "<0.01".into(),
+        r => digits(r),
+    }
+}
+
+/// With what the fonts have in place of what they lack.
+pub fn drawable(text: &str) -> String {
+    text.replace('ᵀ', "^T")
+}
+
 /// `1 dispatch`, `3 dispatches`.
 pub fn count(n: usize, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
@@ -105,6 +119,11 @@ mod tests {
         assert_eq!(flops(2e6), "2.00 MFLOP");
         assert_eq!(percent(0.1234), "12.3 %");
         assert_eq!((count(1, "run", "runs"), count(2, "run", "runs")), ("1 run".into(), "2 runs".into()));
+        assert_eq!(
+            (rate_in(2.5e9, 1e9), rate_in(1e6, 1e9), rate_in(0.0, 1e9)),
+            ("2.50".into(), "<0.01".into(), "0".into())
+        );
+        assert_eq!(drawable("a · bᵀ"), "a · b^T");
         assert_eq!(short("blocks.0.ffwd.net.0"), "net.0");
         assert_eq!(short("blocks.0.sa"), "sa");
         assert_eq!((short("blocks.0"), short("head")), ("blocks.0", "head"));

@@ -5,8 +5,8 @@ use super::{hint, swatch};
 use crate::colour;
 use crate::model::document::Document;
 use crate::model::selection::{Selection, within};
-use crate::model::tree::{Branch, Item, is_source, subject, took_in, tree};
-use crate::model::units::short;
+use crate::model::tree::{Branch, Item, inside, is_source, subject, took_in, tree};
+use crate::model::units::drawable;
 use crate::state::State;
 use eframe::egui::{self, Label, RichText, ScrollArea, Sense, Ui};
 use kiln::trace::Node;
@@ -44,15 +44,22 @@ pub fn show(ui: &mut Ui, state: &mut State) {
     };
     let mut clicked = None;
     let width = ui.available_width();
-    egui::Panel::right("graph_source").default_size(width * 0.38).size_range(160.0..=width * 0.6).show(ui, |ui| {
-        view.source(ui);
-    });
-    egui::Panel::left("graph_before").default_size(width * 0.31).size_range(120.0..=width * 0.5).show(ui, |ui| {
-        let text = format!("As written: {} nodes", view.before.nodes);
-        ui.label(RichText::new(text).strong());
-        view.column(ui, Side::Before, &mut clicked);
-    });
-    egui::CentralPanel::default().show(ui, |ui| {
+    let frame = egui::Frame::new().inner_margin(egui::Margin::symmetric(6, 2));
+    egui::Panel::right("graph_source").frame(frame).default_size(width * 0.38).size_range(160.0..=width * 0.6).show(
+        ui,
+        |ui| {
+            view.source(ui);
+        },
+    );
+    egui::Panel::left("graph_before").frame(frame).default_size(width * 0.31).size_range(120.0..=width * 0.5).show(
+        ui,
+        |ui| {
+            let text = format!("As written: {} nodes", view.before.nodes);
+            ui.label(RichText::new(text).strong());
+            view.column(ui, Side::Before, &mut clicked);
+        },
+    );
+    egui::CentralPanel::default().frame(frame).show(ui, |ui| {
         let text = format!("As run: {} nodes", view.after.nodes);
         ui.label(RichText::new(text).strong());
         view.column(ui, Side::After, &mut clicked);
@@ -93,7 +100,13 @@ impl Trees<'_> {
     fn items(&self, ui: &mut Ui, side: Side, branch: &Branch, clicked: &mut Option<usize>) {
         for item in &branch.items {
             match item {
-                Item::Node(i) => self.node(ui, side, *i, clicked),
+                Item::Node(i) => self.node(ui, side, *i, &branch.path, clicked),
+                // one node needs no layer around it
+                Item::Branch(inner) if inner.nodes == 1 => {
+                    if let Some(i) = inner.only() {
+                        self.node(ui, side, i, &branch.path, clicked);
+                    }
+                }
                 Item::Branch(inner) => {
                     let title = format!("{}  ({})", inner.title(&branch.path), inner.nodes);
                     let holds = side == Side::After && self.selected_in(inner);
@@ -122,7 +135,7 @@ impl Trees<'_> {
         }
     }
 
-    fn node(&self, ui: &mut Ui, side: Side, i: usize, clicked: &mut Option<usize>) {
+    fn node(&self, ui: &mut Ui, side: Side, i: usize, layer: &str, clicked: &mut Option<usize>) {
         let graph = &self.document.trace.graph;
         let node = if side == Side::Before { &graph.before[i] } else { &graph.after[i] };
         let stands = if side == Side::Before { node.becomes } else { Some(i) };
@@ -132,10 +145,10 @@ impl Trees<'_> {
                 if let Some(kernel) = stands.and_then(|n| self.kernel(n)) {
                     swatch(ui, colour::kernel(kernel));
                 }
-                let text = RichText::new(short(&node.name));
+                let text = RichText::new(inside(&node.name, layer));
                 let text = if chosen { text.strong().underline() } else { text };
                 let name = ui.add(Label::new(text).sense(Sense::click()).selectable(false).extend());
-                ui.add(Label::new(RichText::new(&node.op).weak()).selectable(false).extend());
+                ui.add(Label::new(RichText::new(drawable(&node.op)).weak()).selectable(false).extend());
                 self.note(ui, side, i, node);
                 name
             })
@@ -145,7 +158,7 @@ impl Trees<'_> {
         }
         response.on_hover_ui(|ui| {
             ui.strong(&node.name);
-            ui.label(&node.op);
+            ui.label(drawable(&node.op));
             ui.weak(&node.ty);
         });
     }
@@ -196,7 +209,7 @@ impl Trees<'_> {
             let d = &trace.dispatches[first];
             ui.strong(self.selection.words(self.document));
             if let Some(node) = trace.graph.after.get(d.node) {
-                ui.label(&node.op);
+                ui.label(drawable(&node.op));
                 ui.weak(&node.ty);
             }
             let ops: Vec<&str> = self
@@ -229,11 +242,17 @@ impl Trees<'_> {
                     ui.ctx().copy_text(kernel.wgsl.clone());
                 }
             });
-            ui.add(Label::new(RichText::new(&kernel.key).weak().small()).extend());
+            ui.add(Label::new(RichText::new(drawable(&kernel.key)).weak().small()).extend());
             ui.add_space(4.0);
             let theme = egui_extras::syntax_highlighting::CodeTheme::from_memory(ui.ctx(), ui.style());
             // of the languages at hand Rust is WGSL's next of kin
-            let job = egui_extras::syntax_highlighting::highlight(ui.ctx(), ui.style(), &theme, &kernel.wgsl, "rs");
+            let job = egui_extras::syntax_highlighting::highlight(
+                ui.ctx(),
+                ui.style(),
+                &theme,
+                &drawable(&kernel.wgsl),
+                "rs",
+            );
             ui.add(Label::new(job).selectable(true).extend());
         });
     }

@@ -5,7 +5,7 @@ use super::{details, hint, text_in};
 use crate::colour;
 use crate::model::memory::{Layout, layout, tenant_at};
 use crate::model::selection::Selection;
-use crate::model::units::{bytes, count};
+use crate::model::units::{bytes, count, short};
 use crate::state::State;
 use eframe::egui::{Align2, FontId, Rect, RichText, Sense, Stroke, StrokeKind, Ui, pos2, vec2};
 use kiln::trace::Trace;
@@ -58,7 +58,9 @@ pub fn show(ui: &mut Ui, state: &mut State) {
         let fill = if state.selection == Selection::None || chosen { fill } else { fill.gamma_multiply(0.35) };
         ui.painter().rect_filled(place, 2.0, fill);
         let tensor = &trace.memory.tensors[tenant.tensor];
-        text_in(ui, place, &tensor.name, colour::text_on(fill), 11.0);
+        if place.width() >= 44.0 {
+            text_in(ui, place, short(&tensor.name), colour::text_on(fill), 11.0);
+        }
         if chosen || hovered == Some(*tenant) {
             let stroke = Stroke::new(1.5, colour::selected(ui.visuals()));
             ui.painter().rect_stroke(place, 2.0, stroke, StrokeKind::Inside);

@@ -44,6 +44,7 @@ pub fn show(ui: &mut Ui, state: &mut State) {
         .y_axis_min_width(48.0)
         .default_x_bounds(bounds[0], bounds[1])
         .default_y_bounds(bounds[2], bounds[3])
+        .grid_color(weak.gamma_multiply(0.6))
         .allow_boxed_zoom(false)
         .show_crosshair(false)
         .show_x(false)

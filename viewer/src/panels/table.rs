@@ -3,7 +3,7 @@
 use super::{hint, number, swatch};
 use crate::colour;
 use crate::model::table::{Column, Group, Row, csv, rows};
-use crate::model::units::{NONE, maybe_time, percent};
+use crate::model::units::{NONE, maybe_time, percent, rate_in};
 use crate::state::{Request, State};
 use eframe::egui::{self, Align, Layout, RichText, Sense, Ui};
 use egui_extras::{Column as Width, TableBuilder};
@@ -43,32 +43,37 @@ pub fn show(ui: &mut Ui, state: &mut State) {
     let mut clicked = None;
     let settings = &mut state.settings.table;
     let selection = &state.selection;
-    let width = Width::initial(86.0).at_least(60.0).resizable(true).clip(true);
-    TableBuilder::new(ui)
-        .id_salt("table")
-        .striped(true)
-        .sense(Sense::click())
-        .cell_layout(Layout::left_to_right(Align::Center))
-        .column(Width::remainder().at_least(120.0).clip(true).resizable(true))
-        .column(Width::initial(44.0).at_least(40.0).clip(true))
-        .columns(width, Column::ALL.len() - 2)
-        .header(22.0, |mut header| {
-            for column in Column::ALL {
-                header.col(|ui| heading(ui, settings, column));
-            }
-        })
-        .body(|body| {
-            body.rows(20.0, shown.len(), |mut line| {
-                let row = &shown[line.index()];
-                line.set_selected(*selection == row.selection);
+    let width = |width: f32| Width::initial(width).at_least(48.0).resizable(true).clip(true);
+    egui::ScrollArea::horizontal().auto_shrink([false, false]).show(ui, |ui| {
+        let mut table = TableBuilder::new(ui)
+            .id_salt("table")
+            .striped(true)
+            .sense(Sense::click())
+            .cell_layout(Layout::left_to_right(Align::Center))
+            .column(Width::remainder().at_least(112.0).clip(true).resizable(true))
+            .column(Width::initial(38.0).at_least(36.0).clip(true));
+        for column in &Column::ALL[2..] {
+            table = table.column(width(column.width()));
+        }
+        table
+            .header(22.0, |mut header| {
                 for column in Column::ALL {
-                    line.col(|ui| cell(ui, row, column, peaks));
+                    header.col(|ui| heading(ui, settings, column));
                 }
-                if line.response().clicked() {
-                    clicked = Some(row.selection.clone());
-                }
+            })
+            .body(|body| {
+                body.rows(20.0, shown.len(), |mut line| {
+                    let row = &shown[line.index()];
+                    line.set_selected(*selection == row.selection);
+                    for column in Column::ALL {
+                        line.col(|ui| cell(ui, row, column, peaks));
+                    }
+                    if line.response().clicked() {
+                        clicked = Some(row.selection.clone());
+                    }
+                });
             });
-        });
+    });
     if let Some(selection) = clicked {
         state.selection = if state.selection == selection { Default::default() } else { selection };
     }
@@ -95,7 +100,7 @@ fn heading(ui: &mut Ui, settings: &mut crate::state::TableSettings, column: Colu
 }
 
 fn cell(ui: &mut Ui, row: &Row, column: Column, peaks: bool) {
-    let over = |rate: Option<f64>, unit: f64| rate.map_or(NONE.into(), |r| format!("{:.1}", r / unit));
+    let over = |rate: Option<f64>, unit: f64| rate.map_or(NONE.into(), |r| rate_in(r, unit));
     match column {
         Column::Name => {
             swatch(ui, colour::kernel(&row.kernel));

@@ -195,19 +195,14 @@ struct Painter<'a> {
 impl Painter<'_> {
     fn axis(&self) {
         let (ui, view, width) = (self.ui, self.open.view, self.area.width());
-        let (step, times) = marks(view, width, 90.0);
         // times count from the frame that is looked at
         let zero = self.open.timeline.frames.get(self.open.frame).map_or(0.0, |f| f.0 as f64);
-        let shift = (zero / step).fract() * step;
+        let (_, times) = marks(View { begin: view.begin - zero, end: view.end - zero }, width, 90.0);
         let weak = ui.visuals().weak_text_color();
         let grid = Stroke::new(1.0, ui.visuals().widgets.noninteractive.bg_stroke.color.gamma_multiply(0.6));
-        for time in times.into_iter().map(|t| t + shift) {
-            let x = self.area.left() + view.x(time, width);
-            if x > self.area.right() {
-                continue;
-            }
+        for relative in times {
+            let x = self.area.left() + view.x(relative + zero, width);
             ui.painter().vline(x, self.area.y_range(), grid);
-            let relative = ((time - zero) / step).round() * step;
             let text = if relative < 0.0 { format!("−{}", units::time(-relative)) } else { units::time(relative) };
             if x + 4.0 + text.len() as f32 * 6.0 < self.area.right() {
                 let at = pos2(x + 4.0, self.area.top() + AXIS / 2.0);
