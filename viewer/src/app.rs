@@ -345,27 +345,38 @@ impl Viewer {
 
     fn windows(&mut self, ctx: &Context) {
         let mut help = self.help;
-        egui::Window::new("Keyboard and mouse").open(&mut help).resizable(false).collapsible(false).show(ctx, |ui| {
-            egui::Grid::new("shortcuts").num_columns(2).spacing([16.0, 4.0]).striped(true).show(ui, |ui| {
-                for (key, what) in SHORTCUTS {
-                    ui.monospace(key);
-                    ui.label(what);
-                    ui.end_row();
-                }
+        let centre = egui::Align2::CENTER_CENTER;
+        egui::Window::new("Keyboard and mouse")
+            .open(&mut help)
+            .anchor(centre, [0.0, 0.0])
+            .resizable(false)
+            .collapsible(false)
+            .show(ctx, |ui| {
+                egui::Grid::new("shortcuts").num_columns(2).spacing([16.0, 4.0]).striped(true).show(ui, |ui| {
+                    for (key, what) in SHORTCUTS {
+                        ui.monospace(key);
+                        ui.label(what);
+                        ui.end_row();
+                    }
+                });
             });
-        });
         self.help = help;
         let Some(mut path) = self.path.take() else { return };
         let mut open = true;
         let (mut chosen, mut given_up) = (false, false);
-        egui::Window::new("Open a trace").open(&mut open).resizable(false).collapsible(false).show(ctx, |ui| {
-            let label = ui.weak("A file can be dropped on the window as well. Its path:");
-            let field =
-                ui.add(egui::TextEdit::singleline(&mut path).hint_text("path of a .json file").desired_width(360.0));
-            field.labelled_by(label.id).request_focus();
-            chosen = ui.button("Open").clicked() || ui.input(|i| i.key_pressed(Key::Enter));
-            given_up = ui.input(|i| i.key_pressed(Key::Escape));
-        });
+        egui::Window::new("Open a trace")
+            .open(&mut open)
+            .anchor(centre, [0.0, 0.0])
+            .resizable(false)
+            .collapsible(false)
+            .show(ctx, |ui| {
+                let label = ui.weak("A file can be dropped on the window as well. Its path:");
+                let field = ui
+                    .add(egui::TextEdit::singleline(&mut path).hint_text("path of a .json file").desired_width(360.0));
+                field.labelled_by(label.id).request_focus();
+                chosen = ui.button("Open").clicked() || ui.input(|i| i.key_pressed(Key::Enter));
+                given_up = ui.input(|i| i.key_pressed(Key::Escape));
+            });
         if chosen && !path.trim().is_empty() {
             self.open(path.trim());
         } else if open && !given_up && !chosen {

@@ -136,7 +136,6 @@ pub fn compare(first: &Document, second: &Document, fold: bool) -> Comparison {
             }
         }
     }
-    let known: Vec<String> = graphs[0].findings.iter().map(|f| format!("{}: {}", f.pass, f.what)).collect();
     for (set, part) in &mut parts {
         let (side, document) = if part.calls[1] > 0 { (1, second) } else { (0, first) };
         let slowest = part.dispatches[side].iter().max_by(|a, b| {
@@ -147,8 +146,10 @@ pub fn compare(first: &Document, second: &Document, fold: bool) -> Comparison {
             slowest.map_or(String::new(), |i| graphs[side].after[document.trace.dispatches[*i].node].name.clone());
         let of = members.get(set).map_or(&[][..], Vec::as_slice);
         let speaks = |what: &str| of.iter().any(|name| name == subject(what));
-        let findings = graphs[1].findings.iter().filter(|f| speaks(&f.what));
-        part.findings = findings.map(|f| format!("{}: {}", f.pass, f.what)).filter(|f| !known.contains(f)).collect();
+        let findings = graphs[1].findings.iter().filter(|f| speaks(&f.what) && !graphs[0].findings.contains(f));
+        // the part's name says of what
+        let rest = |what: &str| what.strip_prefix(subject(what)).unwrap_or(what).trim_start_matches(": ").to_owned();
+        part.findings = findings.map(|f| format!("{}: {}", f.pass, rest(&f.what))).collect();
     }
     let mut parts: Vec<Part> = parts.into_values().collect();
     if fold {
@@ -186,7 +187,7 @@ fn fold_parts(parts: Vec<Part>) -> Vec<Part> {
         }
         // the same words of another layer say nothing new
         for finding in part.findings {
-            if !fold.findings.iter().any(|f| folded(f) == folded(&finding)) {
+            if !fold.findings.contains(&finding) {
                 fold.findings.push(finding);
             }
         }
@@ -208,10 +209,10 @@ mod tests {
         let part = |name: &str| comparison.parts.iter().find(|p| p.name == name).unwrap_or_else(|| panic!("{name}"));
         let attention = part("blocks.0.sa.attention");
         assert_eq!(attention.calls, [3, 1]);
-        assert_eq!(attention.findings, ["attention: blocks.0.sa.attention: 1 head → one causal attention"]);
+        assert_eq!(attention.findings, ["attention: 1 head → one causal attention"]);
         assert!(attention.speed_up().unwrap() > 1.0);
         assert_eq!(part("blocks.0.sa.qkv").calls, [3, 1]);
-        assert_eq!(part("blocks.0.ffwd.0").findings, ["epilogues: blocks.0.ffwd.0: matmul + relu in one kernel"]);
+        assert_eq!(part("blocks.0.ffwd.0").findings, ["epilogues: matmul + relu in one kernel"]);
         assert_eq!(part("ln").calls, [1, 1]);
         let changes: f64 = comparison.parts.iter().filter_map(Part::change).sum();
         let total = comparison.total[1].unwrap() - comparison.total[0].unwrap();

@@ -53,10 +53,15 @@ impl Document {
         self.median_ns(dispatch).filter(|ns| *ns > 0.0).map(|ns| bound / ns)
     }
 
-    /// `fused on llvmpipe`.
+    /// `t.json: fused on llvmpipe`.
     pub fn caption(&self) -> String {
         let adapter = &self.trace.device.adapter;
         let adapter = adapter.split(" (").next().unwrap_or(adapter);
-        format!("{}: {} on {adapter}", self.name, self.trace.options.mode)
+        let mode = &self.trace.options.mode;
+        // a live run's name tells its mode
+        match self.name.ends_with(mode.as_str()) {
+            true => format!("{} on {adapter}", self.name),
+            false => format!("{}: {mode} on {adapter}", self.name),
+        }
     }
 }

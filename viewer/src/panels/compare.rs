@@ -49,16 +49,16 @@ pub fn show(ui: &mut Ui, state: &mut State) {
     ui.add_space(4.0);
     let most = shown.parts.iter().filter_map(Part::change).map(f64::abs).fold(0.0, f64::max);
     let mut clicked = None;
-    let width = Column::initial(78.0).at_least(56.0).clip(true).resizable(true);
-    let narrow = Column::initial(62.0).at_least(48.0).clip(true).resizable(true);
+    let width = Column::initial(66.0).at_least(56.0).clip(true).resizable(true);
+    let narrow = Column::initial(60.0).at_least(48.0).clip(true).resizable(true);
     TableBuilder::new(ui)
         .id_salt("compare")
         .striped(true)
         .sense(Sense::click())
         .cell_layout(Layout::left_to_right(Align::Center))
-        .column(Column::initial(200.0).at_least(110.0).clip(true).resizable(true))
+        .column(Column::initial(172.0).at_least(110.0).clip(true).resizable(true))
         .columns(width, 2)
-        .column(Column::initial(120.0).at_least(90.0).clip(true).resizable(true))
+        .column(Column::initial(88.0).at_least(70.0).clip(true).resizable(true))
         .column(narrow)
         .column(narrow)
         .column(Column::remainder().at_least(120.0).clip(true))
@@ -106,24 +106,29 @@ pub fn show(ui: &mut Ui, state: &mut State) {
 }
 
 fn pickers(ui: &mut Ui, state: &mut State) {
-    ui.horizontal_wrapped(|ui| {
-        let captions: Vec<String> = state.open.iter().map(|o| o.document.caption()).collect();
+    let captions: Vec<String> = state.open.iter().map(|o| o.document.caption()).collect();
+    let width = (ui.available_width() - 230.0).clamp(160.0, 420.0);
+    egui::Grid::new("compare_pickers").num_columns(3).spacing([8.0, 4.0]).show(ui, |ui| {
         for (label, at) in [("first", &mut state.base), ("second", &mut state.current)] {
             let name = ui.label(label);
             let shown = captions.get(*at).map_or("", String::as_str);
-            let picker = egui::ComboBox::from_id_salt(label).selected_text(shown).width(240.0).truncate();
+            let picker = egui::ComboBox::from_id_salt(label).selected_text(shown).width(width).truncate();
             let picker = picker.show_ui(ui, |ui| {
                 for (i, caption) in captions.iter().enumerate() {
                     ui.selectable_value(at, i, caption);
                 }
             });
             picker.response.labelled_by(name.id);
+            if label == "first" {
+                ui.checkbox(&mut state.settings.fold, "equal layers as one");
+                ui.end_row();
+            }
         }
         if ui.button("⇄").on_hover_text("swap").clicked() {
             std::mem::swap(&mut state.base, &mut state.current);
             state.selection = Selection::None;
         }
-        ui.checkbox(&mut state.settings.fold, "equal layers as one");
+        ui.end_row();
     });
 }
 
