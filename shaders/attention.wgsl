@@ -7,6 +7,9 @@
 // and four rows by {{ nc }} groups of four columns of the result. q and k lie in workgroup memory as [column][row], in vec4s
 // along rows; weights as [key][query]. Blocks with the most keys come first. Each invocation sums the weights of its own
 // keys; the shares are added at the end, in order. Products and sums are f32.
+{% if dropout %}
+// Dropout acts on the weights of the values, not on their sum.
+{% endif %}
 
 var<workgroup> tile_q: array<vec4<f32>, {{ columns * 4 * (br // 4) }}>;
 // keys of a block, then its values
@@ -76,6 +79,9 @@ fn main(
     var o{{ i }}_{{ c }} = vec4<f32>(0.0);
 {% endfor %}
 {% endfor %}
+{% if dropout %}
+    let stream = stream_of(h);
+{% endif %}
     // of the invocation's four queries
     var top = vec4<f32>(HIDDEN);
     var sum = vec4<f32>(0.0);
@@ -128,8 +134,16 @@ fn main(
         let w2 = vec4<f32>(s0.z, s1.z, s2.z, s3.z);
         let w3 = vec4<f32>(s0.w, s1.w, s2.w, s3.w);
         sum = sum * shrink + ((w0 + w1) + (w2 + w3));
+{% if dropout %}
+{% for r in range(4) %}
+        let z{{ r }} = kept(weights_of(b, i{{ r }}) + j, stream);
+{% endfor %}
+{% for c in ["x", "y", "z", "w"] %}
+        let d{{ loop.index0 }} = w{{ loop.index0 }} * vec4<f32>(z0.{{ c }}, z1.{{ c }}, z2.{{ c }}, z3.{{ c }});
+{% endfor %}
+{% endif %}
 {% for c in range(4) %}
-        weights[(x * 4u + {{ c }}u) * {{ br // 4 }}u + y] = w{{ c }};
+        weights[(x * 4u + {{ c }}u) * {{ br // 4 }}u + y] = {{ "d" if dropout else "w" }}{{ c }};
 {% endfor %}
         for (var id = lane; id < {{ bc * columns }}u; id += {{ threads }}u) {
             let c = id % {{ columns }}u;

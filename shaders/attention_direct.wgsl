@@ -3,9 +3,12 @@
 // out = softmax(q kᵀ · scale + mask) v, straight from the buffers: for CPUs that act as GPUs, and for limits too small
 // for tiles.
 //
-// An invocation has one query of one head and walks over its keys, four at a time, with a running maximum (Milakov
-// and Gimelshein, arXiv 1805.02867). Keys and values are the same for all {{ threads }} invocations of a workgroup. Sums run over
-// keys in order, in f32.
+// An invocation has {{ own }} neighbouring {{ "query" if own == 1 else "queries" }} of one head and walks over the keys, four at a time, with a running maximum
+// (Milakov and Gimelshein, arXiv 1805.02867). Keys and values are the same for all {{ threads }} invocations of a workgroup. Sums
+// run over keys in order, in f32.
+{% if dropout %}
+// Dropout acts on the weights of the values, not on their sum.
+{% endif %}
 
 @compute @workgroup_size({{ threads }})
 fn main(
@@ -20,58 +23,81 @@ fn main(
     let bh = group / p.blocks;
     let b = bh / p.heads;
     let h = bh % p.heads;
-    let first = group % p.blocks * {{ threads }}u;
-    // queries past the end repeat the last one and are not stored
-    let i = min(first + lane, p.sq - 1u);
+    let block = group % p.blocks * {{ threads * own }}u;
+    let first = block + lane * {{ own }}u;
     let valid = valid_keys(b);
-    let end = end_of_keys(i, valid);
-    let last = end_of_keys(min(first + {{ threads - 1 }}u, p.sq - 1u), valid);
-    let at_q = p.q_offset + b * p.q_batch + i * p.q_row + h * p.q_head;
+    let last = end_of_keys(min(block + {{ threads * own - 1 }}u, p.sq - 1u), valid);
+    let at_q = p.q_offset + b * p.q_batch + h * p.q_head;
     let at_k = p.k_offset + b * p.k_batch + h * p.k_head;
     let at_v = p.v_offset + b * p.v_batch + h * p.v_head;
-    let at_m = {% if mask %}p.m_offset + b * p.m_batch + i * p.m_row + h * p.m_head{% else %}0u{% endif %};
+{% if dropout %}
+    let stream = stream_of(h);
+{% endif %}
+{% for r in range(own) %}
+    // queries past the end repeat the last one and are not stored
+    let i{{ r }} = min(first + {{ r }}u, p.sq - 1u);
+    let end{{ r }} = end_of_keys(i{{ r }}, valid);
+    let at_m{{ r }} = {% if mask %}p.m_offset + b * p.m_batch + i{{ r }} * p.m_row + h * p.m_head{% else %}0u{% endif %};
+    var top{{ r }} = HIDDEN;
+    var sum{{ r }} = 0.0;
 {% for c in range(columns) %}
-    let q{{ c }} = read_q(at_q, {{ 4 * c }}u) * p.scale;
-    var o{{ c }} = vec4<f32>(0.0);
+    let q{{ r }}_{{ c }} = read_q(at_q + i{{ r }} * p.q_row, {{ 4 * c }}u) * p.scale;
+    var o{{ r }}_{{ c }} = vec4<f32>(0.0);
 {% endfor %}
-    var top = HIDDEN;
-    var sum = 0.0;
+{% endfor %}
     for (var j = 0; j < last; j += 4) {
-{% for r in range(4) %}
-        // keys past the end repeat the last one and are hidden; their values are not touched
-        let j{{ r }} = u32(min(j + {{ r }}, last - 1));
-        let k{{ r }} = at_k + j{{ r }} * p.k_row;
-        var s{{ r }} = dot(q0, read_k(k{{ r }}, 0u));
+{% for r in range(own) %}
+        var s{{ r }} = vec4<f32>(0.0);
+{% endfor %}
+        for (var t = 0; t < 4; t += 1) {
+            // keys past the end repeat the last one and are hidden
+            let at = at_k + u32(min(j + t, last - 1)) * p.k_row;
+{% for c in range(columns) %}
+            let k{{ c }} = read_k(at, {{ 4 * c }}u);
+{% endfor %}
+{% for r in range(own) %}
+            var x{{ r }} = dot(q{{ r }}_0, k0);
 {% for c in range(1, columns) %}
-        s{{ r }} += dot(q{{ c }}, read_k(k{{ r }}, {{ 4 * c }}u));
+            x{{ r }} += dot(q{{ r }}_{{ c }}, k{{ c }});
 {% endfor %}
-        s{{ r }} = masked(s{{ r }}, at_m, u32(j + {{ r }}), end);
+            s{{ r }}[t] = masked(x{{ r }}, at_m{{ r }}, u32(j + t), end{{ r }});
 {% endfor %}
-        let new_top = max(top, max(max(s0, s1), max(s2, s3)));
-        let shrink = exp(top - new_top);
-        top = new_top;
-{% for r in range(4) %}
-        let w{{ r }} = weight(s{{ r }}, top);
-        let v{{ r }} = at_v + j{{ r }} * p.v_row;
-{% endfor %}
-        sum = sum * shrink + ((w0 + w1) + (w2 + w3));
+        }
+{% for r in range(own) %}
+        let new_top{{ r }} = max(top{{ r }}, max(max(s{{ r }}.x, s{{ r }}.y), max(s{{ r }}.z, s{{ r }}.w)));
+        let shrink{{ r }} = exp(top{{ r }} - new_top{{ r }});
+        top{{ r }} = new_top{{ r }};
 {% for c in range(columns) %}
-        o{{ c }} *= shrink;
-{% for r in range(4) %}
-        o{{ c }} += seen(w{{ r }}, read_v(v{{ r }}, {{ 4 * c }}u));
+        o{{ r }}_{{ c }} *= shrink{{ r }};
+{% endfor %}
+        var w{{ r }} = vec4<f32>(weight(s{{ r }}.x, top{{ r }}), weight(s{{ r }}.y, top{{ r }}), weight(s{{ r }}.z, top{{ r }}), weight(s{{ r }}.w, top{{ r }}));
+        sum{{ r }} = sum{{ r }} * shrink{{ r }} + ((w{{ r }}.x + w{{ r }}.y) + (w{{ r }}.z + w{{ r }}.w));
+{% if dropout %}
+        w{{ r }} *= kept(weights_of(b, i{{ r }}) + u32(j), stream);
+{% endif %}
+{% endfor %}
+        for (var t = 0; t < min(4, last - j); t += 1) {
+            let at = at_v + u32(j + t) * p.v_row;
+{% for c in range(columns) %}
+            let v{{ c }} = read_v(at, {{ 4 * c }}u);
+{% for r in range(own) %}
+            o{{ r }}_{{ c }} += seen(w{{ r }}[t], v{{ c }});
 {% endfor %}
 {% endfor %}
+        }
     }
-    if first + lane < p.sq {
-        let at_o = p.o_offset + b * p.o_batch + i * p.o_row + h * p.o_head;
-        let r = select(1.0 / sum, 0.0, sum == 0.0);
+{% for r in range(own) %}
+    if first + {{ r }}u < p.sq {
+        let at_o = p.o_offset + b * p.o_batch + i{{ r }} * p.o_row + h * p.o_head;
+        let scale = select(1.0 / sum{{ r }}, 0.0, sum{{ r }} == 0.0);
 {% for c in range(columns) %}
-        write_out(at_o, {{ 4 * c }}u, o{{ c }} * r);
+        write_out(at_o, {{ 4 * c }}u, o{{ r }}_{{ c }} * scale);
 {% endfor %}
 {% if lse %}
-        lse[p.lse_offset + bh * p.sq + i] = log_sum_exp(top, sum);
+        lse[p.lse_offset + bh * p.sq + i{{ r }}] = log_sum_exp(top{{ r }}, sum{{ r }});
 {% endif %}
     }
+{% endfor %}
 }
 
 // 0 for a weight of 0, whatever the value holds.

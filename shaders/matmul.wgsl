@@ -5,13 +5,24 @@
 // A workgroup of {{ threads }} makes a tile of {{ bm }} × {{ bn }}, an invocation {{ tm }} × {{ tn }} of it: groups of four rows and four
 // columns, spread over the tile so that neighbours read neighbouring vec4s. Both operands lie in workgroup memory as
 // [k][outer], in vec4s along the outer dimension; an operand stored along k is transposed in registers, four by four.
+{% if a.along_k or b.along_k %}
+// After each four of its k follows padding of {{ 32 // bk }}: eight invocations store their vec4s at once, {{ bk // 4 }} groups of k by {{ 32 // bk }} of
+// outer, and so hit each of 32 banks once.
+{% endif %}
 // The next tile is fetched into registers while this one is used. Sums run over k in order, in f32.
+{% if sliced %}
+// The inner dimension is cut into slices, each a batch entry with a result of its own; sum_parts.wgsl adds them up.
+{% endif %}
+{% if sums %}
+// Rows of A are summed on the way: an invocation always fetches the same four rows and adds up what it fetches. At the
+// end these sums are added in turn and stored, where the tile is of the first column.
+{% endif %}
 
-{# sa, sb: row lengths in vec4s, one more than needed so that transposed stores fall into different banks #}
-{% set sa = bm // 4 + 1 %}
-{% set sb = bn // 4 + 1 %}
-var<workgroup> tile_a: array<vec4<f32>, {{ sa * bk }}>;
-var<workgroup> tile_b: array<vec4<f32>, {{ sb * bk }}>;
+{# padding in vec4s; without it four k take `outer` of them, a multiple of the eight that cover all banks #}
+{% set pad_a = 32 // bk if a.along_k else 0 %}
+{% set pad_b = 32 // bk if b.along_k else 0 %}
+var<workgroup> tile_a: array<vec4<f32>, {{ bk // 4 * (bm + pad_a) }}>;
+var<workgroup> tile_b: array<vec4<f32>, {{ bk // 4 * (bn + pad_b) }}>;
 
 {# what an invocation fetches: blocks of 4 outer × 4 k of an operand stored along k, else vec4s along outer #}
 {% macro items(side, outer) %}{{ (outer * bk) // (16 if side.along_k else 4) }}{% endmacro %}
@@ -32,10 +43,10 @@ var<workgroup> tile_b: array<vec4<f32>, {{ sb * bk }}>;
 {% if guarded %}
         r{{ side.name }}{{ i }}_{{ r }} = vec4<f32>(0.0);
         if o + {{ r }}u < {{ limit }} {
-            r{{ side.name }}{{ i }}_{{ r }} = read_{{ side.name }}(s.{{ side.name }} + (o + {{ r }}u) * p.{{ side.name }}_stride, k, p.k);
+            r{{ side.name }}{{ i }}_{{ r }} = read_{{ side.name }}(s.{{ side.name }} + (o + {{ r }}u) * p.{{ side.name }}_stride, k, {{ k_end }});
         }
 {% else %}
-        r{{ side.name }}{{ i }}_{{ r }} = read_{{ side.name }}(s.{{ side.name }} + (o + {{ r }}u) * p.{{ side.name }}_stride, k, p.k);
+        r{{ side.name }}{{ i }}_{{ r }} = read_{{ side.name }}(s.{{ side.name }} + (o + {{ r }}u) * p.{{ side.name }}_stride, k, {{ k_end }});
 {% endif %}
 {% endfor %}
 {% else %}
@@ -43,7 +54,7 @@ var<workgroup> tile_b: array<vec4<f32>, {{ sb * bk }}>;
         let o = {{ first }} + id % {{ outer // 4 }}u * 4u;
 {% if guarded %}
         r{{ side.name }}{{ i }}_0 = vec4<f32>(0.0);
-        if k < p.k {
+        if k < {{ k_end }} {
             r{{ side.name }}{{ i }}_0 = read_{{ side.name }}(s.{{ side.name }} + k * p.{{ side.name }}_stride, o, {{ limit }});
         }
 {% else %}
@@ -54,7 +65,7 @@ var<workgroup> tile_b: array<vec4<f32>, {{ sb * bk }}>;
 {% endfor %}
 {% endmacro %}
 
-{% macro stage(side, outer, row) %}
+{% macro stage(side, outer, pad) %}
 {% set count = items(side, outer)|int %}
 {% for i in range((count + threads - 1) // threads) %}
 {% if (i + 1) * threads > count %}
@@ -65,12 +76,15 @@ var<workgroup> tile_b: array<vec4<f32>, {{ sb * bk }}>;
             let id = lane + {{ i * threads }}u;
 {% set r = "r" ~ side.name ~ i ~ "_" %}
 {% if side.along_k %}
-            let at = id % {{ bk // 4 }}u * {{ 4 * row }}u + id / {{ bk // 4 }}u;
+            let at = id % {{ bk // 4 }}u * {{ outer + pad }}u + id / {{ bk // 4 }}u;
 {% for j in ["x", "y", "z", "w"] %}
-            tile_{{ side.name }}[at + {{ loop.index0 * row }}u] = vec4<f32>({{ r }}0.{{ j }}, {{ r }}1.{{ j }}, {{ r }}2.{{ j }}, {{ r }}3.{{ j }});
+            tile_{{ side.name }}[at + {{ loop.index0 * (outer // 4) }}u] = vec4<f32>({{ r }}0.{{ j }}, {{ r }}1.{{ j }}, {{ r }}2.{{ j }}, {{ r }}3.{{ j }});
 {% endfor %}
 {% else %}
-            tile_{{ side.name }}[id / {{ outer // 4 }}u * {{ row }}u + id % {{ outer // 4 }}u] = {{ r }}0;
+            tile_{{ side.name }}[id] = {{ r }}0;
+{% if sums and side.name == "a" %}
+            row_sum += {{ r }}0;
+{% endif %}
 {% endif %}
         }
 {% endfor %}
@@ -113,25 +127,28 @@ fn main(
     var acc{{ i }}_{{ j }} = vec4<f32>(0.0);
 {% endfor %}
 {% endfor %}
+{% if sums %}
+    var row_sum = vec4<f32>(0.0);
+{% endif %}
     var k0 = 0u;
 {{ fetch(a, bm, "row0", "p.m") }}
 {{ fetch(b, bn, "col0", "p.n") }}
-    for (; k0 < p.k;) {
-{{ stage(a, bm, sa) }}
-{{ stage(b, bn, sb) }}
+    for (; k0 < {{ k_end }};) {
+{{ stage(a, bm, pad_a) }}
+{{ stage(b, bn, pad_b) }}
         workgroupBarrier();
         k0 += {{ bk }}u;
-        if k0 < p.k {
+        if k0 < {{ k_end }} {
 {{ fetch(a, bm, "row0", "p.m") }}
 {{ fetch(b, bn, "col0", "p.n") }}
         }
 {% for k in range(bk) %}
         {
 {% for i in range(tm // 4) %}
-            let a{{ i }} = tile_a[ty + {{ k * sa + i * (bm // tm) }}u];
+            let a{{ i }} = tile_a[ty + {{ k * (bm // 4) + k // 4 * pad_a + i * (bm // tm) }}u];
 {% endfor %}
 {% for j in range(tn // 4) %}
-            let b{{ j }} = tile_b[tx + {{ k * sb + j * (bn // tn) }}u];
+            let b{{ j }} = tile_b[tx + {{ k * (bn // 4) + k // 4 * pad_b + j * (bn // tn) }}u];
 {% endfor %}
 {% for i in range(tm) %}
 {% for j in range(tn // 4) %}
@@ -147,4 +164,26 @@ fn main(
     finish(s, row0 + ty * 4u + {{ (i // 4) * 4 * (bm // tm) + i % 4 }}u, col0 + tx * 4u + {{ j * 4 * (bn // tn) }}u, acc{{ i }}_{{ j }});
 {% endfor %}
 {% endfor %}
+{% if sums %}
+{% set fetched = items(a, bm)|int %}
+{% set holders = threads if threads < fetched else fetched %}
+    if col0 == 0u {
+        // nothing reads the last stage any more
+        if lane < {{ holders }}u {
+            tile_a[lane] = row_sum;
+        }
+        workgroupBarrier();
+        if lane < {{ bm // 4 }}u {
+            var all = tile_a[lane];
+{% for i in range(1, holders // (bm // 4)) %}
+            all += tile_a[lane + {{ i * (bm // 4) }}u];
+{% endfor %}
+            let row = row0 + lane * 4u;
+            finish_sum(s, row, all.x);
+            finish_sum(s, row + 1u, all.y);
+            finish_sum(s, row + 2u, all.z);
+            finish_sum(s, row + 3u, all.w);
+        }
+    }
+{% endif %}
 }

@@ -4,8 +4,19 @@
 // memory is plain memory.
 //
 // A workgroup of {{ threads }} makes {{ tm }} rows, which are the same for all its invocations, by {{ bn }} columns; an invocation
+{% if b.along_k %}
+// makes {{ tn // 4 }} groups of four columns. B is stored along k: each column is read by itself, {{ "four k at once, " if b.vec else "" }}and A is one number for
+// all. Sums run over k in order, in f32.
+{% else %}
 // makes {{ tn // 4 }} groups of four columns, so that B is read in neighbouring vec4s and A is one number for all. Sums run over k
 // in order, in f32.
+{% endif %}
+{% if sliced %}
+// The inner dimension is cut into slices, each a batch entry with a result of its own; sum_parts.wgsl adds them up.
+{% endif %}
+{% if sums %}
+// Rows of A are summed on the way, and stored where the tile is of the first column.
+{% endif %}
 
 @compute @workgroup_size({{ threads }})
 fn main(
@@ -25,32 +36,66 @@ fn main(
 {% for i in range(tm) %}
     // rows past the end repeat the last one and are not stored
     let row{{ i }} = min(first + {{ i }}u, p.m - 1u);
+{% if sums %}
+    var sum{{ i }} = 0.0;
+{% endif %}
 {% for j in range(tn // 4) %}
     var acc{{ i }}_{{ j }} = vec4<f32>(0.0);
 {% endfor %}
 {% endfor %}
-{# a number of A: along_k picks one of four neighbours that were read at once #}
-{% set step = 4 if a.along_k and a.vec else 1 %}
-    for (var k0 = 0u; k0 < p.k; k0 += {{ step }}u) {
+{% if b.along_k %}
+    // where columns start; those past the end repeat the last one
+{% for j in range(tn // 4) %}
+{% for r in range(4) %}
+    let col{{ j }}_{{ r }} = s.b + min(col0 + {{ j * 4 * threads + r }}u, p.n - 1u) * p.b_stride;
+{% endfor %}
+{% endfor %}
+{% endif %}
+{# what lies along k in vec4s is read four k at once #}
+{% set a4 = a.along_k and a.vec %}
+{% set b4 = b.along_k and b.vec %}
+{% set step = 4 if a4 or b4 else 1 %}
+{% macro one_a(i, k) %}
+{% if a.along_k %}f32(a[s.a + row{{ i }} * p.a_stride + {{ k }}]){% elif a.vec %}f32(a[s.a + {{ k }} * p.a_stride + row{{ i }} / 4u][row{{ i }} % 4u]){% else %}f32(a[s.a + {{ k }} * p.a_stride + row{{ i }}]){% endif %}
+{% endmacro %}
+    for (var k0 = 0u; k0 < {{ k_end }}; k0 += {{ step }}u) {
 {% for i in range(tm) %}
-{% if step == 4 %}
+{% if a4 %}
         let a{{ i }} = vec4<f32>(a[s.a + row{{ i }} * p.a_stride + k0 / 4u]);
-{% elif a.along_k %}
-        let a{{ i }} = f32(a[s.a + row{{ i }} * p.a_stride + k0]);
-{% elif a.vec %}
-        let a{{ i }} = f32(a[s.a + k0 * p.a_stride + row{{ i }} / 4u][row{{ i }} % 4u]);
-{% else %}
-        let a{{ i }} = f32(a[s.a + k0 * p.a_stride + row{{ i }}]);
+{% elif step == 1 %}
+        let a{{ i }} = {{ one_a(i, "k0") }};
 {% endif %}
 {% endfor %}
+{% if b4 %}
+{% for j in range(tn // 4) %}
+{% for r in range(4) %}
+        let b{{ j }}_{{ r }} = vec4<f32>(b[col{{ j }}_{{ r }} + k0 / 4u]);
+{% endfor %}
+{% endfor %}
+{% endif %}
 {% for k in range(step) %}
         {
+{% if step == 4 and not a4 %}
+{% for i in range(tm) %}
+            let a{{ i }} = {{ one_a(i, "(k0 + " ~ k ~ "u)") }};
+{% endfor %}
+{% endif %}
 {% for j in range(tn // 4) %}
+{% if b4 %}
+            let b{{ j }} = vec4<f32>(b{{ j }}_0.{{ "xyzw"[k] }}, b{{ j }}_1.{{ "xyzw"[k] }}, b{{ j }}_2.{{ "xyzw"[k] }}, b{{ j }}_3.{{ "xyzw"[k] }});
+{% elif b.along_k %}
+            let b{{ j }} = vec4<f32>({% for r in range(4) %}f32(b[col{{ j }}_{{ r }} + k0 + {{ k }}u]){{ ", " if not loop.last }}{% endfor %});
+{% else %}
             let b{{ j }} = read_b(s.b + (k0 + {{ k }}u) * p.b_stride, col0 + {{ j * 4 * threads }}u, p.n);
+{% endif %}
 {% endfor %}
 {% for i in range(tm) %}
+{% set pick = "." ~ "xyzw"[k] if a4 else "" %}
+{% if sums %}
+            sum{{ i }} += a{{ i }}{{ pick }};
+{% endif %}
 {% for j in range(tn // 4) %}
-            acc{{ i }}_{{ j }} = fma(vec4<f32>(a{{ i }}{% if step == 4 %}.{{ "xyzw"[k] }}{% endif %}), b{{ j }}, acc{{ i }}_{{ j }});
+            acc{{ i }}_{{ j }} = fma(vec4<f32>(a{{ i }}{{ pick }}), b{{ j }}, acc{{ i }}_{{ j }});
 {% endfor %}
 {% endfor %}
         }
@@ -61,4 +106,11 @@ fn main(
     finish(s, first + {{ i }}u, col0 + {{ j * 4 * threads }}u, acc{{ i }}_{{ j }});
 {% endfor %}
 {% endfor %}
+{% if sums %}
+    if tile < p.tiles_m && lane == 0u {
+{% for i in range(tm) %}
+        finish_sum(s, first + {{ i }}u, sum{{ i }});
+{% endfor %}
+    }
+{% endif %}
 }

@@ -1,10 +1,12 @@
 //! In: each stage's own error; out: [`Error`], the one that the public API returns.
 
 use crate::gpu::GpuError;
-use crate::graph::{GraphError, TensorType};
+use crate::grad::GradError;
+use crate::graph::{GraphError, IndexBound, TensorType};
 use crate::model::{CheckpointError, ConfigError, ModelError, VocabularyError};
 use crate::plan::PlanError;
 use crate::select::SelectError;
+use crate::train::TrainError;
 use thiserror::Error;
 
 /// What a call of the library can fail with.
@@ -14,6 +16,9 @@ pub enum Error {
     /// A graph cannot be built or rewritten.
     #[error(transparent)]
     Graph(#[from] GraphError),
+    /// A gradient cannot be taken.
+    #[error(transparent)]
+    Grad(#[from] GradError),
     /// A model's sizes do not fit.
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -26,6 +31,22 @@ pub enum Error {
     /// A text holds what the vocabulary lacks.
     #[error(transparent)]
     Vocabulary(#[from] VocabularyError),
+    /// A graph cannot be trained as asked.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    /// A loss is NaN or infinite.
+    #[error(
+        "step {step}: the loss is {loss} at learning rate {learning_rate:e}; lower the rate, clip gradients with \
+         clip_norm, or leave such steps out with skip_non_finite"
+    )]
+    Loss {
+        /// The step's number, from 0.
+        step: u64,
+        /// Its loss.
+        loss: f32,
+        /// The rate it learned at.
+        learning_rate: f64,
+    },
     /// A node cannot run on this device.
     #[error(transparent)]
     Select(#[from] SelectError),
@@ -80,7 +101,7 @@ pub enum Error {
         got: TensorType,
     },
     /// An input indexes past the end.
-    #[error("input \"{name}\": element {element} is {value}, but \"{reader}\" takes {}", indices(*bound))]
+    #[error("input \"{name}\": element {element} is {value}, but {bound}")]
     Index {
         /// Its name.
         name: String,
@@ -88,17 +109,7 @@ pub enum Error {
         element: usize,
         /// The value.
         value: i64,
-        /// Values are less than this.
-        bound: usize,
-        /// The node that indexes with it.
-        reader: String,
+        /// What it may be.
+        bound: IndexBound,
     },
-}
-
-/// Which indices there are below a bound.
-fn indices(bound: usize) -> String {
-    match bound {
-        0 => "none, having no rows".into(),
-        _ => format!("0 to {}", bound - 1),
-    }
 }

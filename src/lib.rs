@@ -9,14 +9,15 @@
 //!    an order in which they can run. [`model`] writes GPTlite and DNNs this way and reads PyTorch's checkpoints.
 //! 2. [`lift`] finds in a graph as written the ops that have kernels of their own: attention out of heads, linears side
 //!    by side, layernorm, softmax.
-//! 3. [`fuse`] makes fewer, larger ops of the rest: it folds, drops repeats, and merges products with what follows them,
+//! 3. [`grad`] appends, where a model is trained, the backward pass to the graph by a table of rules.
+//! 4. [`fuse`] makes fewer, larger ops of the rest: it folds, drops repeats, and merges products with what follows them,
 //!    residuals with their layernorm, and element-wise chains.
-//! 4. [`select`] gives each node its launches out of [`kernel`], the catalogue of WGSL kernels, within the limits that
+//! 5. [`select`] gives each node its launches out of [`kernel`], the catalogue of WGSL kernels, within the limits that
 //!    [`caps`] holds; copies, workspaces and stored forms of weights become tensors like others.
-//! 5. [`plan`] says which tensors share memory, and audits itself.
-//! 6. [`record`] lowers launches and plan to a flat list of dispatches over buffers.
-//! 7. [`gpu`] makes buffers, pipelines and bind groups once, and submits the list as often as it is asked to.
-//! 8. [`trace`] is what a run took, as data.
+//! 6. [`plan`] says which tensors share memory, and audits itself.
+//! 7. [`record`] lowers launches and plan to a flat list of dispatches over buffers.
+//! 8. [`gpu`] makes buffers, pipelines and bind groups once, and submits the list as often as it is asked to.
+//! 9. [`trace`] is what a run took, as data.
 //!
 //! [`session`] calls them in this order: [`Session::compile`] makes a [`Program`], [`Program::submit`] a [`Run`].
 //! [`Mode`] says how: as written with a submit for each dispatch, as written in one submit, or lifted, fused and in one
@@ -66,6 +67,7 @@ pub mod debug;
 mod error;
 pub mod fuse;
 pub mod gpu;
+pub mod grad;
 pub mod graph;
 pub mod kernel;
 pub mod lift;
@@ -78,14 +80,23 @@ pub mod select;
 pub mod session;
 pub mod tensor;
 pub mod trace;
+pub mod train;
+pub mod trainer;
 
 pub use error::Error;
 pub use gpu::AdapterChoice;
+pub use grad::{Checkpoint, GradError, Parameters, differentiate, gradients};
 pub use graph::{Builder, DType, Graph, Shape, TensorType};
 pub use session::{CompileOptions, Mode, Program, Run, Session};
 pub use tensor::Tensor;
 pub use trace::Trace;
+pub use train::TrainOptions;
+pub use trainer::Trainer;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 mod readme {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/training.md")]
+mod training {}

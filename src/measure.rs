@@ -50,12 +50,12 @@ fn fma_rate(gpu: &Gpu, key: ProbeKey, groups: u32) -> Result<f64, Error> {
     let selected = Selected {
         tensors: vec![TensorSpec { name: "probe".into(), bytes, kind: TensorKind::Temp }],
         steps: vec![step],
-        outputs: vec![Port { name: "probe".into(), ty, tensor, offset: 0, bound: None, keep: false }],
+        outputs: vec![Port { name: "probe".into(), ty, tensor, offset: 0, bounds: Vec::new(), keep: false }],
         ..Selected::default()
     };
     let recording = lower(&selected, &plan(&selected, true), gpu.caps());
     let executable = Executable::new(gpu, recording, ExecutableOptions::default())?;
-    let seconds = best(|| Ok(executable.submit(&[], Submission::default())?.wait().map(|_| ())?))?;
+    let seconds = best(|| Ok(executable.submit(&[Vec::new()], Submission::default())?.wait().map(|_| ())?))?;
     Ok(flops / seconds)
 }
 

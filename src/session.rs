@@ -8,7 +8,7 @@ use crate::debug::{level, show};
 use crate::error::Error;
 use crate::fuse::{FuseLimits, FuseReport, fuse};
 use crate::gpu::{AdapterChoice, AdapterInfo, Executable, ExecutableOptions, Finished, Gpu, Kept, Pending, Submission};
-use crate::graph::{DType, Graph, Storage, TensorType};
+use crate::graph::{DType, Graph, Storage, TensorType, readers_first};
 use crate::lift::lift;
 use crate::model::ParamSource;
 use crate::plan::{MemoryPlan, audit, plan};
@@ -129,29 +129,41 @@ impl Session {
     /// If a node cannot run within the device's limits, a parameter is missing or of another shape, or the device
     /// fails.
     pub fn compile(&self, graph: &Graph, params: &dyn ParamSource, options: &CompileOptions) -> Result<Program, Error> {
-        let caps = options.limits.as_ref().map_or(self.caps().clone(), |l| self.caps().within(l));
+        self.load(compile(graph, &self.limits(options), options)?, params, options)
+    }
+
+    /// The device's limits, or tighter ones.
+    pub(crate) fn limits(&self, options: &CompileOptions) -> DeviceCaps {
+        options.limits.as_ref().map_or(self.caps().clone(), |l| self.caps().within(l))
+    }
+
+    /// Makes what was decided, with its parameters.
+    pub(crate) fn load(
+        &self,
+        compiled: Compiled,
+        params: &dyn ParamSource,
+        options: &CompileOptions,
+    ) -> Result<Program, Error> {
+        let (checked, poison, timestamps) = (options.checked, options.poison, self.limits(options).timestamps);
         let mut clock = Clock::start(true);
-        let compiled = compile(graph, &caps, options)?;
-        let (checked, poison, timestamps) = (options.checked, options.poison, caps.timestamps);
         compiled.show();
         let executable_options = ExecutableOptions { checked, poison, timestamps };
         let made_at = clock.ns();
         let executable = Executable::new(&self.gpu, compiled.recording.clone(), executable_options)?;
-        clock.time("weights", || {
-            for (weight, (buffer, offset)) in compiled.selected.weights.iter().zip(&compiled.recording.weights) {
-                let bytes = weight_bytes(weight, compiled.graph.layout.get(weight.storage), params)?;
-                executable.write(*buffer, *offset, &bytes)?;
-            }
-            Ok::<(), Error>(())
-        })?;
         tracing::debug!(mode = %options.mode, dispatches = compiled.recording.dispatches.len(), bytes = compiled.plan.total(), "compiled");
         let split = if options.mode == Mode::Eager { Some(1) } else { options.max_dispatches_per_submit };
-        let zero = clock.zero();
-        let made = executable.made().iter().map(|s| s.clone().later(made_at));
-        let spans = compiled.stages.iter().cloned().chain(made).chain(clock.spans()).collect();
-        let program =
-            Program { executable, compiled, mode: options.mode, options: options.clone(), split, zero, spans };
-        for state in &program.executable.recording().states {
+        let zero = compiled.zero;
+        let options = options.clone();
+        let mut program = Program { executable, compiled, mode: options.mode, options, split, zero, spans: Vec::new() };
+        clock.time("weights", || program.write_parameters(params))?;
+        let made = program.executable.made().iter().map(|s| s.clone().later(made_at));
+        let after = clock.zero().saturating_duration_since(zero).as_nanos() as u64;
+        let loaded = made.chain(clock.spans()).map(|s| s.later(after));
+        program.spans = program.compiled.stages.iter().cloned().chain(loaded).collect();
+        let selected = &program.compiled.selected;
+        let filled = |state: &BufferPort| selected.weights.iter().any(|w| w.tensor == state.port.tensor);
+        // a parameter that is trained starts as it is given, any other state is zero
+        for state in program.executable.recording().states.iter().filter(|s| !filled(s)) {
             program.executable.write(state.buffer, state.offset, Tensor::zeros(state.port.ty.clone()).bytes())?;
         }
         Ok(program)
@@ -173,6 +185,8 @@ pub struct Compiled {
     pub recording: Recording,
     /// The graph as written.
     pub written: Graph,
+    /// When the compilation began.
+    pub zero: Instant,
     /// When each stage ran, from the begin of the compilation.
     pub stages: Vec<HostSpan>,
 }
@@ -211,11 +225,13 @@ pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Re
         graph = fused;
         report.extend(found);
     }
+    graph = readers_first(&graph)?;
     let selected = clock.time("select", || select(&graph, caps))?;
     let plan = clock.time("plan", || plan(&selected, options.alias));
     clock.time("audit", || audit(&selected, &plan))?;
     let recording = clock.time("record", || lower(&selected, &plan, caps));
-    Ok(Compiled { graph, report, selected, plan, recording, written, stages: clock.spans() })
+    let zero = clock.zero();
+    Ok(Compiled { graph, report, selected, plan, recording, written, zero, stages: clock.spans() })
 }
 
 /// The bytes of a weight's tensor: its storage's parameters one after the other, transposed if select says so.
@@ -305,7 +321,16 @@ impl Program {
     /// # Errors
     /// If inputs are missing, unknown, of another type or index past an end; if the device fails.
     pub fn submit(&self, inputs: &[(&str, &Tensor)]) -> Result<Run<'_>, Error> {
-        self.start(inputs, Submission { split: self.split, profile: false, read: true })
+        self.start(&[inputs], Submission { split: self.split, profile: false, read: true })
+    }
+
+    /// Starts runs that follow each other in one submit and returns at once: states go from each to the next, and each
+    /// has its own inputs and outputs. All inputs are uploaded at once and all outputs read back at the end.
+    ///
+    /// # Errors
+    /// See [`Program::submit`].
+    pub fn submit_all<'i>(&self, runs: &[impl AsRef<[(&'i str, &'i Tensor)]>]) -> Result<Run<'_>, Error> {
+        self.start(runs, Submission { split: self.split, profile: false, read: true })
     }
 
     /// As [`Program::submit`], but outputs stay on the device and are not given back: for measuring, and for programs
@@ -314,7 +339,7 @@ impl Program {
     /// # Errors
     /// See [`Program::submit`].
     pub fn submit_unread(&self, inputs: &[(&str, &Tensor)]) -> Result<Run<'_>, Error> {
-        self.start(inputs, Submission { split: self.split, profile: false, read: false })
+        self.start(&[inputs], Submission { split: self.split, profile: false, read: false })
     }
 
     /// Runs once, waiting on this thread.
@@ -339,7 +364,33 @@ impl Program {
     /// # Errors
     /// See [`Program::submit`].
     pub fn profile(&self, inputs: &[(&str, &Tensor)]) -> Result<(Outputs, Frame), Error> {
-        self.start(inputs, Submission { split: self.split, profile: true, read: true })?.wait_profiled()
+        self.start(&[inputs], Submission { split: self.split, profile: true, read: true })?.wait_profiled()
+    }
+
+    /// Gives every parameter a new value ahead of the next run.
+    ///
+    /// # Errors
+    /// If a parameter is missing or of another shape; if the device fails.
+    pub fn write_parameters(&self, params: &dyn ParamSource) -> Result<(), Error> {
+        let Compiled { graph, selected, recording, .. } = &self.compiled;
+        for (weight, (buffer, offset)) in selected.weights.iter().zip(&recording.weights) {
+            let bytes = weight_bytes(weight, graph.layout.get(weight.storage), params)?;
+            self.executable.write(*buffer, *offset, &bytes)?;
+        }
+        Ok(())
+    }
+
+    /// The names of its states: what stays on the device between runs, trained parameters under their storages' names.
+    pub fn states(&self) -> impl Iterator<Item = &str> {
+        self.executable.recording().states.iter().map(|s| s.port.name.as_str())
+    }
+
+    /// The type of a state.
+    ///
+    /// # Errors
+    /// If there is no such state.
+    pub fn state_type(&self, name: &str) -> Result<&TensorType, Error> {
+        Ok(&find("state", &self.executable.recording().states, name)?.port.ty)
     }
 
     /// Sets a state.
@@ -366,14 +417,11 @@ impl Program {
         Ok(Tensor::from_bytes(state.port.ty.clone(), bytes))
     }
 
-    fn start(&self, inputs: &[(&str, &Tensor)], how: Submission) -> Result<Run<'_>, Error> {
+    fn start<'i>(&self, runs: &[impl AsRef<[(&'i str, &'i Tensor)]>], how: Submission) -> Result<Run<'_>, Error> {
         let begin = Instant::now();
         let ports = &self.executable.recording().inputs;
-        for (name, _) in inputs {
-            find("input", ports, name)?;
-        }
-        let bytes =
-            ports.iter().map(|port| checked_input(port, inputs, ports)).collect::<Result<Vec<&[u8]>, Error>>()?;
+        let bytes = runs.iter().map(|inputs| checked_inputs(ports, inputs.as_ref()));
+        let bytes = bytes.collect::<Result<Vec<_>, Error>>()?;
         let how = Submission { profile: how.profile || level() >= 4, ..how };
         let pending = self.executable.submit(&bytes, how)?;
         Ok(Run { program: self, pending, begin })
@@ -390,6 +438,14 @@ fn unknown(kind: &'static str, what: &'static str, ports: &[BufferPort], name: &
     Error::Name { kind, name: name.into(), what, known }
 }
 
+/// The bytes of each input of a run.
+fn checked_inputs<'a>(ports: &[BufferPort], inputs: &[(&str, &'a Tensor)]) -> Result<Vec<&'a [u8]>, Error> {
+    for (name, _) in inputs {
+        find("input", ports, name)?;
+    }
+    ports.iter().map(|port| checked_input(port, inputs, ports)).collect()
+}
+
 /// The bytes of an input, once its type and what it indexes are checked.
 fn checked_input<'a>(
     port: &BufferPort,
@@ -404,13 +460,13 @@ fn checked_input<'a>(
         let (name, expected, got) = (name.clone(), port.port.ty.clone(), tensor.ty().clone());
         return Err(Error::InputType { kind: "input", name, expected, got });
     }
-    if let Some((bound, reader)) = &port.port.bound {
+    for bound in &port.port.bounds {
         let signed = tensor.dtype() == DType::I32;
         for (element, word) in tensor.bytes().chunks_exact(4).enumerate() {
             let word = [word[0], word[1], word[2], word[3]];
             let value = if signed { i64::from(i32::from_le_bytes(word)) } else { i64::from(u32::from_le_bytes(word)) };
-            if value < 0 || value >= *bound as i64 {
-                return Err(Error::Index { name: name.clone(), element, value, bound: *bound, reader: reader.clone() });
+            if !bound.allows(value) {
+                return Err(Error::Index { name: name.clone(), element, value, bound: bound.clone() });
             }
         }
     }
@@ -439,7 +495,7 @@ impl KeptOutput {
     }
 }
 
-/// A run in flight.
+/// A run in flight, or several that follow each other in one submit.
 pub struct Run<'a> {
     program: &'a Program,
     pending: Pending<'a>,
@@ -457,7 +513,8 @@ impl Run<'_> {
         self.pending.submits
     }
 
-    /// A handle to an output that was declared kept. Its data are the run's own, whatever runs follow.
+    /// A handle to an output that was declared kept; of several runs in one submit it is the last one's. Its data are
+    /// the run's own, whatever runs follow.
     ///
     /// # Errors
     /// If there is no such output or it is not kept.
@@ -470,20 +527,36 @@ impl Run<'_> {
         Ok(KeptOutput { kept, ty: port.port.ty.clone() })
     }
 
-    /// Waits on this thread.
+    /// Waits on this thread. Of several runs in one submit it gives the last one's outputs.
     ///
     /// # Errors
     /// If the device fails.
     pub fn wait(self) -> Result<Outputs, Error> {
+        Ok(self.wait_all()?.pop().unwrap_or_default())
+    }
+
+    /// Waits on this thread for the outputs of each run.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn wait_all(self) -> Result<Vec<Outputs>, Error> {
         let (program, times) = (self.program, self.times());
         Ok(program.results(self.pending.wait()?, times))
     }
 
-    /// Waits without blocking the caller's thread.
+    /// [`Run::wait`] without blocking the caller's thread.
     ///
     /// # Errors
     /// If the device fails.
     pub async fn finish(self) -> Result<Outputs, Error> {
+        Ok(self.finish_all().await?.pop().unwrap_or_default())
+    }
+
+    /// [`Run::wait_all`] without blocking the caller's thread.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub async fn finish_all(self) -> Result<Vec<Outputs>, Error> {
         let (program, times) = (self.program, self.times());
         Ok(program.results(self.pending.finish().await?, times))
     }
@@ -491,9 +564,9 @@ impl Run<'_> {
     fn wait_profiled(self) -> Result<(Outputs, Frame), Error> {
         let (program, times) = (self.program, self.times());
         let finished = self.pending.wait()?;
-        let frame = program.frame_of(&finished, &times);
+        let frame = program.frames_of(&finished, &times).pop().unwrap_or_default();
         show(4, "timings", || Box::new(Trace { frames: vec![frame.clone()], ..program.describe() }));
-        Ok((outputs(&program.executable.recording().outputs, finished.outputs), frame))
+        Ok((program.outputs(finished).pop().unwrap_or_default(), frame))
     }
 
     fn times(&self) -> RunTimes {
@@ -514,9 +587,14 @@ struct RunTimes {
 }
 
 impl Program {
-    fn results(&self, finished: Finished, times: RunTimes) -> Outputs {
-        show(4, "timings", || Box::new(Trace { frames: vec![self.frame_of(&finished, &times)], ..self.describe() }));
-        outputs(&self.executable.recording().outputs, finished.outputs)
+    fn results(&self, finished: Finished, times: RunTimes) -> Vec<Outputs> {
+        show(4, "timings", || Box::new(Trace { frames: self.frames_of(&finished, &times), ..self.describe() }));
+        self.outputs(finished)
+    }
+
+    fn outputs(&self, finished: Finished) -> Vec<Outputs> {
+        let ports = &self.executable.recording().outputs;
+        finished.outputs.into_iter().map(|run| outputs(ports, run)).collect()
     }
 }
 

@@ -3,7 +3,9 @@
 mod written;
 
 use kiln::fuse::{FuseLimits, fuse};
-use kiln::graph::{Binary, Builder, DType, Graph, Op, Reduction, TensorType, Unary, ValueId};
+use kiln::graph::{
+    Binary, Builder, Chain, Comparison, DType, Graph, Op, Reduction, Ref, Step, TensorType, Unary, ValueId,
+};
 use kiln::lift::lift;
 use kiln::reference::evaluate;
 use kiln::tensor::Tensor;
@@ -430,4 +432,140 @@ fn reductions_are_left_alone() -> Result {
     let graph = b.finish()?;
     assert_eq!(fused(&graph)?.0, graph);
     Ok(())
+}
+
+#[test]
+fn comparisons_are_fused_as_conditions() -> Result {
+    let mut b = Builder::new();
+    let y = b.input("y", f32(&[2, 4]))?;
+    let dy = b.input("dy", f32(&[2, 4]))?;
+    let zero = b.constant(0.0, f32(&[]))?;
+    let flat = b.compare(Comparison::LessEqual, y, zero)?;
+    let dx = b.masked_fill(dy, flat, 0.0)?;
+    let more = b.compare(Comparison::Less, dx, y)?;
+    let dx = b.select(more, y, dx)?;
+    b.output("dx", dx)?;
+    let (graph, report) = fused(&b.finish()?)?;
+    insta::assert_snapshot!(graph, @r"
+    %0 = input [] : f32 (2, 4)  # y
+    %1 = input [] : f32 (2, 4)  # dy
+    %2 = elementwise(t0 = 0; t1 = less_equal(i0, t0); t2 = 0; t3 = select(t1, t2, i1); t4 = less(t3, i0); t5 = select(t4, i0, t3)) [%0, %1] : f32 (2, 4)  # where
+    output dx = %2
+    ");
+    assert_eq!(report, "chains: where: less_equal + masked_fill + less + where in one kernel\n");
+    Ok(())
+}
+
+#[test]
+fn a_product_s_epilogue_compares_for_itself() -> Result {
+    let mut b = Builder::new();
+    let dy = b.input("dy", f32(&[3, 2]))?;
+    let w = b.input("w", f32(&[2, 4]))?;
+    let y = b.input("y", f32(&[3, 4]))?;
+    let row = b.input("row", f32(&[4]))?;
+    let v = b.input("v", f32(&[2, 4]))?;
+    let flat = b.compare(Comparison::LessEqual, y, row)?;
+    let dx = b.matmul(dy, w)?;
+    let dx = b.masked_fill(dx, flat, 0.0)?;
+    let small = b.compare(Comparison::Less, y, row)?;
+    let other = b.scope("other", |b| b.matmul(dy, v))?;
+    let other = b.select(small, row, other)?;
+    b.output("dx", dx)?;
+    b.output("other", other)?;
+    b.output("small", small)?;
+    let (graph, report) = fused(&b.finish()?)?;
+    insta::assert_snapshot!(graph, @r"
+    %0 = input [] : f32 (3, 2)  # dy
+    %1 = input [] : f32 (2, 4)  # w
+    %2 = input [] : f32 (3, 4)  # y
+    %3 = input [] : f32 (4)  # row
+    %4 = input [] : f32 (2, 4)  # v
+    %5 = fused_matmul(a, b; t0 = less_equal(i1, i2); t1 = 0; t2 = select(t0, t1, i0)) [%0, %1, %2, %3] : f32 (3, 4)  # matmul
+    %6 = less [%2, %3] : bool (3, 4)  # less
+    %7 = fused_matmul(a, b; t0 = select(i1, i2, i0)) [%0, %4, %6, %3] : f32 (3, 4)  # other.matmul
+    output dx = %5
+    output other = %7
+    output small = %6
+    ");
+    insta::assert_snapshot!(report, @r"
+    epilogues: matmul: matmul + masked_fill in one kernel
+    epilogues: other.matmul: matmul + where in one kernel
+    ");
+    Ok(())
+}
+
+#[test]
+fn comparisons_that_a_chain_cannot_hold_stay() -> Result {
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[2, 4]))?;
+    let row = b.input("row", f32(&[4]))?;
+    let index = b.input("index", TensorType::new(DType::I32, [2, 4]))?;
+    // read twice by two that are not one chain, given back, of integers, and stretched
+    let twice = b.compare(Comparison::Less, x, row)?;
+    let (a, c) = (b.select(twice, x, row)?, b.select(twice, row, x)?);
+    let given = b.compare(Comparison::Equal, x, row)?;
+    let d = b.select(given, x, row)?;
+    let whole = b.compare(Comparison::LessEqual, index, index)?;
+    let e = b.select(whole, x, row)?;
+    let narrow = b.compare(Comparison::Less, row, row)?;
+    let f = b.masked_fill(x, narrow, 1.0)?;
+    for (name, value) in [("a", a), ("c", c), ("d", d), ("given", given), ("e", e), ("f", f)] {
+        b.output(name, value)?;
+    }
+    let (graph, _) = fused(&b.finish()?)?;
+    assert_eq!(ops(&graph), [("equal", 1), ("less", 2), ("less_equal", 1), ("masked_fill", 1), ("where", 4)].into());
+    Ok(())
+}
+
+#[test]
+fn comparisons_in_f16_see_what_was_stored() -> Result {
+    let f16 = |dims: &[usize]| TensorType::new(DType::F16, dims);
+    let mut b = Builder::new();
+    let x = b.input("x", f16(&[3, 4]))?;
+    let y = b.unary(Unary::Tanh, x)?;
+    let third = b.constant(1.0 / 3.0, f16(&[]))?;
+    let above = b.compare(Comparison::Less, third, y)?;
+    let y = b.select(above, x, y)?;
+    b.output("y", y)?;
+    let (graph, _) = fused(&b.finish()?)?;
+    insta::assert_snapshot!(graph, @r"
+    %0 = input [] : f16 (3, 4)  # x
+    %1 = elementwise(t0 = tanh(i0); t1 = f16(t0); t2 = 0.33325195; t3 = less(t2, t1); t4 = select(t3, i0, t1)) [%0] : f16 (3, 4)  # where
+    output y = %1
+    ");
+    Ok(())
+}
+
+#[test]
+fn a_comparison_in_a_chain_is_a_condition_and_nothing_else() {
+    let (i0, i1) = (Ref::Input(0), Ref::Input(1));
+    let compare = Step::Compare(Comparison::Less, i0, i1);
+    let refused = |steps: &[Step]| {
+        let mut graph = Graph::default();
+        let inputs: Vec<ValueId> = ["a", "b"].map(|name| graph.push_input(f32(&[2]), name).into()).to_vec();
+        let chain = Chain { arity: 2, steps: steps.to_vec() };
+        graph.push(Op::Elementwise(chain), inputs, "here").err().map(|e| e.to_string())
+    };
+    let add = Step::Binary(Binary::Add, i0, Ref::Step(0));
+    let select = |cond, a| Step::Select(cond, a, i1);
+    assert_eq!(refused(&[compare, select(Ref::Step(0), i0)]), None);
+    for steps in [
+        &[compare][..],
+        &[compare, add],
+        &[compare, select(Ref::Step(0), Ref::Step(0))],
+        &[add_inputs(), select(Ref::Step(0), i0)],
+    ] {
+        let error = refused(steps).unwrap_or_default();
+        assert!(
+            error.starts_with(
+                "elementwise \"here\": chain: expected inputs and comparisons as conditions, and comparisons nowhere \
+                 else, got t0 = "
+            ),
+            "{error}"
+        );
+    }
+}
+
+fn add_inputs() -> Step {
+    Step::Binary(Binary::Add, Ref::Input(0), Ref::Input(1))
 }

@@ -23,6 +23,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("lift", &["graph"]),
     // a table of rules over the graph's ops
     ("grad", &["graph"]),
+    // puts a forward graph, its gradients and an optimiser together: ops and names alone
+    ("train", &["graph", "grad"]),
     // after differentiation: no WGSL, no workgroup sizes
     ("fuse", &["graph"]),
     // one node at a time: types, chains and limits; no buffers
@@ -44,7 +46,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 ];
 
 /// Where the stages are put together: these may know all. `lib` is the crate's root.
-const TOP: &[&str] = &["lib", "session", "measure", "error"];
+const TOP: &[&str] = &["lib", "session", "trainer", "measure", "error"];
 
 /// The only folder that may name wgpu.
 const GPU: &str = "gpu/";

@@ -2,7 +2,7 @@
 
 mod written;
 
-use kiln::graph::{Binary, Builder, Graph, GraphError, Op, Reduction, Unary, ValueId};
+use kiln::graph::{Binary, Builder, DType, Graph, GraphError, Op, Reduction, TensorType, Unary, ValueId};
 use kiln::lift::lift;
 use written::{Result, TINY, f32, gptlite, linear, ops, same_numbers};
 
@@ -203,6 +203,58 @@ fn heads_that_differ_or_are_too_large_stay_as_written() -> Result {
     let (graph, report) = lifted(&heads(&[128, 128], &[causal, causal])?)?;
     assert_eq!(ops(&graph), [("attention", 1), ("concat", 3)].into());
     assert_eq!(report, "attention: attention: 2 heads → one causal attention\n");
+    Ok(())
+}
+
+/// Heads whose weights are dropped with a probability, at a site, by one of two counters; 0 is no dropout.
+fn dropping(heads: &[(f32, u32, usize)]) -> std::result::Result<Graph, GraphError> {
+    let mut b = Builder::new();
+    let counters = ["a", "b"].map(|name| b.input(name, TensorType::new(DType::U32, [3])));
+    let [a, other] = counters;
+    let counters = [a?, other?];
+    let mut parts = Vec::new();
+    for (i, (p, site, counter)) in heads.iter().enumerate() {
+        let [q, k, v] = ["q", "k", "v"].map(|part| b.input(&format!("h{i}.{part}"), f32(&[2, 5, 3])));
+        let scores = b.matmul_transposed(q?, false, k?, true)?;
+        let mut weights = b.softmax(scores, 2)?;
+        if *p > 0.0 {
+            weights = b.dropout(weights, *p, *site, counters[*counter])?;
+        }
+        parts.push(b.matmul(weights, v?)?);
+    }
+    let y = if parts.len() == 1 { parts[0] } else { b.concat(&parts, 2)? };
+    b.output("y", y)?;
+    b.finish()
+}
+
+#[test]
+fn heads_that_drop_at_sites_in_a_row_are_one_attention_that_drops() -> Result {
+    let (graph, report) = lifted(&dropping(&[(0.5, 7, 0), (0.5, 8, 0), (0.5, 9, 0)])?)?;
+    assert_eq!(ops(&graph), [("attention", 1), ("concat", 3)].into());
+    assert!(graph.to_string().contains("attention(3 heads, scale 1, dropout 0.5 at site 7)"), "{graph}");
+    assert_eq!(report, "attention: attention: 3 heads → one attention\n");
+    let (graph, _) = lifted(&dropping(&[(0.25, u32::MAX, 1)])?)?;
+    assert!(graph.to_string().contains("attention(1 heads, scale 1, dropout 0.25 at site 4294967295)"), "{graph}");
+    Ok(())
+}
+
+#[test]
+fn heads_that_drop_apart_stay_as_written() -> Result {
+    let differ = "attention: concat: heads differ in dropout: left as written\n";
+    let apart = "attention: concat: the heads' dropouts are not at sites in a row: left as written\n";
+    for (heads, expected) in [
+        ([(0.5, 7, 0), (0.25, 8, 0)], differ),
+        ([(0.5, 7, 0), (0.5, 8, 1)], differ),
+        ([(0.5, 7, 0), (0.0, 8, 0)], differ),
+        ([(0.5, 7, 0), (0.5, 7, 0)], apart),
+        ([(0.5, 7, 0), (0.5, 9, 0)], apart),
+        ([(0.5, 8, 0), (0.5, 7, 0)], apart),
+    ] {
+        let graph = dropping(&heads)?;
+        let (after, report) = lifted(&graph)?;
+        assert_eq!(after, graph, "{heads:?}");
+        assert_eq!(report, expected, "{heads:?}");
+    }
     Ok(())
 }
 

@@ -93,7 +93,7 @@ fn build_next_sends_one_row_through_the_head() {
     assert_eq!(inputs, ["tokens i32 (1, 128)", "position i32 (1)"]);
     assert_eq!(output(&graph, "logits").to_string(), "f32 (1, 85)");
     assert_eq!(output(&graph, "next").to_string(), "i32 (1)");
-    let bounds: Vec<usize> = graph.index_bounds().iter().map(|b| b.1).collect();
+    let bounds: Vec<usize> = graph.index_bounds().iter().map(|b| b.1.count).collect();
     assert_eq!(bounds, [85, 128]);
     assert_eq!(graph.layout, model.build(1, 128).unwrap().layout);
 }

@@ -5,7 +5,7 @@ mod random;
 mod written;
 
 use kiln::fuse::{FuseLimits, fuse};
-use kiln::graph::{Builder, Graph, GraphError, ValueId};
+use kiln::graph::{Builder, Graph, GraphError, Op, Step, ValueId};
 use kiln::lift::lift;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
@@ -48,6 +48,63 @@ fn fused_is_unfused_on_256_random_graphs_with_every_op() {
     }
     for op in ["elementwise", "fused_matmul", "add_layernorm"] {
         assert!(fused_ops.contains_key(op), "no fused graph has {op}: {fused_ops:?}");
+    }
+}
+
+#[test]
+fn fused_gradients_are_unfused_on_256_random_graphs() {
+    let (written_ops, fused_steps) = (RefCell::new(BTreeMap::new()), RefCell::new(BTreeMap::new()));
+    let result = runner(256).run(&random::training_plans(), |plan| {
+        let graph = random::graph(&plan).map_err(failed)?;
+        let graph = random::training::with_gradients(&graph).map_err(|e| failed(format!("{e}\n{graph}")))?;
+        graph.verify().map_err(failed)?;
+        random::count(&graph, &mut written_ops.borrow_mut());
+        for max_inputs in [7, 3] {
+            let (fused, report) = fuse(&graph, &FuseLimits { max_inputs }).map_err(failed)?;
+            count_comparisons(&fused, &mut fused_steps.borrow_mut());
+            same_numbers(&graph, &fused, 1, 0.0).map_err(|e| failed(format!("{e}\n{graph}\n{fused}\n{report}")))?;
+            let (again, report) = fuse(&fused, &FuseLimits { max_inputs }).map_err(failed)?;
+            prop_assert_eq!(&again, &fused, "a second time something is found:\n{}", report);
+        }
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    let (written_ops, fused_steps) = (written_ops.into_inner(), fused_steps.into_inner());
+    let training = [
+        "less",
+        "less_equal",
+        "equal",
+        "normal_cdf",
+        "dropout",
+        "cross_entropy",
+        "cross_entropy_grad",
+        "softmax_grad",
+        "log_softmax_grad",
+        "layernorm_grad",
+        "layernorm_param_grad",
+        "rmsnorm_grad",
+        "rmsnorm_param_grad",
+        "embedding_grad",
+        "linear_grad",
+        "attention_grad",
+    ];
+    for op in random::every_op().into_iter().chain(training.map(str::to_owned)) {
+        assert!(written_ops.contains_key(&op), "no graph has {op}: {written_ops:?}");
+    }
+    for op in ["elementwise", "fused_matmul"] {
+        assert!(fused_steps.contains_key(op), "no {op} compares: {fused_steps:?}");
+    }
+}
+
+/// How many fused ops of each name compare.
+fn count_comparisons(graph: &Graph, counts: &mut BTreeMap<&'static str, usize>) {
+    for (_, node) in graph.nodes() {
+        let (Op::Elementwise(chain) | Op::FusedMatmul { epilogue: chain, .. }) = &node.op else { continue };
+        if chain.steps.iter().any(|s| matches!(s, Step::Compare(..))) {
+            *counts.entry(node.op.name()).or_insert(0) += 1;
+        }
     }
 }
 

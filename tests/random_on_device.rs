@@ -12,10 +12,12 @@ use kiln::session::{CompileOptions, Mode, Outputs, Session};
 use kiln::tensor::Tensor;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use random::Plan;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Graphs that are run.
+/// Graphs that are run, and graphs with gradients.
 const GRAPHS: usize = 12;
+const WITH_GRADIENTS: usize = 6;
 
 /// Rounding as a device does it, as a share of each number: f32 with room for exp and its kin, f16 to its last digit.
 fn rounding(dtype: DType) -> f64 {
@@ -120,20 +122,24 @@ fn compare(what: &str, got: &Outputs, expected: &Expected) -> usize {
     compared
 }
 
-#[test]
-fn random_graphs_give_the_reference_s_numbers_in_any_mode_and_memory() {
-    let Some(session) = session() else { return };
+/// Runs so many of the graphs that are planned and finished; how often each op occurs in them.
+fn run_all(
+    session: &Session,
+    plans: impl Strategy<Value = Plan>,
+    count: usize,
+    finish: impl Fn(Graph) -> Graph,
+) -> BTreeMap<String, usize> {
     let mut runner = TestRunner::new_with_rng(Config::default(), TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let mut ops = BTreeMap::new();
     let (mut graphs, mut tried, mut compared, mut all) = (0, 0, 0, 0);
-    while graphs < GRAPHS {
+    while graphs < count {
         tried += 1;
-        assert!(tried < 50 * GRAPHS, "only {graphs} of {tried} graphs can be compared");
-        let plan = random::plans().new_tree(&mut runner).unwrap().current();
+        assert!(tried < 200 * count, "only {graphs} of {tried} graphs can be compared");
+        let plan = plans.new_tree(&mut runner).unwrap().current();
         if plan.dtype == DType::F16 && !session.caps().f16 {
             continue;
         }
-        let graph = random::graph(&plan).unwrap();
+        let graph = finish(random::graph(&plan).unwrap());
         let casts_to_f16 = graph.nodes().any(|(_, n)| n.outputs.iter().any(|t| t.dtype == DType::F16));
         let (params, inputs) = written::values(&graph, tried as u64);
         if casts_to_f16 && !session.caps().f16 || !tame(&graph, &params, &inputs) {
@@ -159,6 +165,22 @@ fn random_graphs_give_the_reference_s_numbers_in_any_mode_and_memory() {
     }
     println!("{graphs} of {tried} graphs, {compared} of {all} numbers compared, {ops:?}");
     assert!(compared * 10 > all * 8, "{compared} of {all} numbers compared");
+    ops
+}
+
+#[test]
+fn random_graphs_give_the_reference_s_numbers_in_any_mode_and_memory() {
+    let Some(session) = session() else { return };
+    let ops = run_all(session, random::plans(), GRAPHS, |graph| graph);
     let missing: BTreeSet<String> = random::every_op().into_iter().filter(|op| !ops.contains_key(op)).collect();
     assert!(missing.len() <= 8, "no graph has {missing:?}");
+}
+
+#[test]
+fn gradients_of_random_graphs_are_the_reference_s_in_any_mode_and_memory() {
+    let Some(session) = session() else { return };
+    let finish = |graph| random::training::with_gradients(&graph).unwrap_or_else(|e| panic!("{e}\n{graph}"));
+    let ops = run_all(session, random::training_plans(), WITH_GRADIENTS, finish);
+    let gradients = ops.keys().filter(|op| op.ends_with("_grad")).count();
+    assert!(gradients >= 4, "few gradient ops occur: {ops:?}");
 }

@@ -3,15 +3,15 @@
 //! Without arguments it uses the small character model in examples/data. The config is JSON as
 //! [`kiln::model::ModelConfig`] documents it.
 
+mod generator;
 mod sample;
 
 use clap::{Parser, ValueEnum};
+use generator::{Generator, graph};
 use kiln::gpu::AdapterChoice;
-use kiln::graph::Graph;
 use kiln::measure::peak;
-use kiln::model::{Checkpoint, Gptlite, GptliteFile, ModelConfig, Vocabulary};
-use kiln::session::{CompileOptions, Mode, Program, Session, compile};
-use kiln::tensor::Tensor;
+use kiln::model::{Checkpoint, GptliteFile, ModelConfig};
+use kiln::session::{CompileOptions, Mode, Session, compile};
 use kiln::trace::Trace;
 use sample::Sampler;
 use std::error::Error;
@@ -91,23 +91,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// A model with its parameters, compiled for one step of generation at a time.
-struct Generator {
-    program: Program,
-    vocabulary: Vocabulary,
-    block: usize,
-}
-
-impl Generator {
-    /// What the step is given: the last block of tokens, padded on the right, and the last one's position.
-    fn inputs(&self, tokens: &[i32]) -> (Tensor, Tensor) {
-        let window = &tokens[tokens.len().saturating_sub(self.block)..];
-        let mut padded = window.to_vec();
-        padded.resize(self.block, 0);
-        (Tensor::i32([1, self.block], &padded), Tensor::i32([1], &[window.len() as i32 - 1]))
-    }
-}
-
 fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data");
     let config = args.config.clone().unwrap_or_else(|| data.join("gptlite_char.json"));
@@ -116,7 +99,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         return Err(format!("{}: not a gptlite", config.display()).into());
     };
     let vocabulary =
-        file.vocabulary.clone().ok_or_else(|| format!("{}: no \"vocab\", which text needs", config.display()))?;
+        file.vocabulary.as_ref().ok_or_else(|| format!("{}: no \"vocab\", which text needs", config.display()))?;
     let mut tokens = vocabulary.encode(&args.prompt)?;
     if tokens.is_empty() {
         return Err("the prompt is empty: give at least one character with --prompt".into());
@@ -133,8 +116,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let begin = Instant::now();
     let mut submits = 0;
     for _ in 0..args.tokens {
-        let (window, position) = generator.inputs(&tokens);
-        let run = generator.program.submit(&[("tokens", &window), ("position", &position)])?;
+        let run = generator.submit(&tokens)?;
         submits = run.submits();
         let outputs = run.wait()?;
         let next = sampler.pick(&outputs["logits"], &outputs["next"]);
@@ -146,7 +128,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     println!("\n");
     println!("{} characters in {seconds:.2} s: {:.1} tokens/s", args.tokens, args.tokens as f64 / seconds);
     println!("mode {}, {submits} submits a step", generator.program.mode());
-    let as_written = compile(&graph(&file)?, session.caps(), &CompileOptions::mode(Mode::Recorded))?;
+    let as_written = compile(&graph(&file.config)?, session.caps(), &CompileOptions::mode(Mode::Recorded))?;
     println!(
         "dispatches: {} as written, {} as run",
         as_written.recording.dispatches.len(),
@@ -169,7 +151,7 @@ const TRACED: usize = 9;
 fn write_traces(args: &Args, session: &Session, generator: &Generator, tokens: &[i32]) -> Result<(), Box<dyn Error>> {
     let (window, position) = generator.inputs(tokens);
     let mut trace = generator.program.describe();
-    trace.title = format!("GPTlite, one step of S = {}", generator.block);
+    trace.title = format!("GPTlite, one step of S = {}", window.shape().dims()[1]);
     trace.device.peaks = Some(peak(session)?.into());
     for _ in 0..TRACED {
         trace.frames.push(generator.program.profile(&[("tokens", &window), ("position", &position)])?.1);
@@ -187,19 +169,13 @@ fn write_traces(args: &Args, session: &Session, generator: &Generator, tokens: &
     Ok(())
 }
 
-fn graph(file: &GptliteFile) -> Result<Graph, Box<dyn Error>> {
-    Ok(Gptlite::new(file.config.clone()).build_next(file.config.block_size)?)
-}
-
 fn build(session: &Session, file: &GptliteFile, weights: &Checkpoint, mode: Mode) -> Result<Generator, Box<dyn Error>> {
-    let graph = graph(file)?;
-    let loaded = weights.load(&graph.layout)?;
+    let loaded = weights.load(&graph(&file.config)?.layout)?;
     if !loaded.unused.is_empty() {
         eprintln!("warning: parameters that the model does not have: {}", loaded.unused.join(", "));
     }
-    let program = session.compile(&graph, &loaded, &CompileOptions::mode(mode))?;
-    let vocabulary = file.vocabulary.clone().ok_or("no vocabulary")?;
-    Ok(Generator { program, vocabulary, block: file.config.block_size })
+    let vocabulary = file.vocabulary.as_ref().ok_or("the config has no \"vocab\", which text needs")?;
+    Generator::new(session, &file.config, vocabulary, &loaded, &CompileOptions::mode(mode))
 }
 
 /// Steps of each mode, taken in turn so that a machine whose speed drifts treats them alike.
@@ -213,9 +189,8 @@ fn compare(session: &Session, file: &GptliteFile, weights: &Checkpoint, tokens: 
     }
     for round in 0..=ROUNDS {
         for (generator, walls, encodes, submits) in &mut generators {
-            let (window, position) = generator.inputs(tokens);
             let begin = Instant::now();
-            let run = generator.program.submit(&[("tokens", &window), ("position", &position)])?;
+            let run = generator.submit(tokens)?;
             let encode = run.encode_ns() as f64 / 1e3;
             *submits = run.submits();
             run.wait()?;

@@ -26,6 +26,12 @@ struct Params {
 {% if lse %}
     lse_offset: u32,
 {% endif %}
+{% if dropout %}
+    entry: u32, // batch entry of the whole that the first is
+    site: u32, // of head 0
+    threshold: u32, // random words below this drop
+    keep: f32,
+{% endif %}
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -38,87 +44,25 @@ struct Params {
 {% if lengths %}
 @group(0) @binding({{ 5 if mask else 4 }}) var<storage, read> lengths: array<i32>;
 {% endif %}
+{% if dropout %}
+@group(0) @binding({{ out_binding - 1 }}) var<storage, read> counter: array<u32>;
+{% endif %}
 @group(0) @binding({{ out_binding }}) var<storage, read_write> out: array<{{ storage }}>;
 {% if lse %}
 @group(0) @binding({{ out_binding + 1 }}) var<storage, read_write> lse: array<f32>;
 {% endif %}
 
-// A score that no key has: smaller than any finite product, yet exp(HIDDEN - HIDDEN) is not NaN.
-const HIDDEN: f32 = -3.0e38;
-
-{% include "shared/group.wgsl" %}
-{% for name in ["q", "k", "v"] %}
-
-// Elements c..c+3 of a row that starts at `at`; those past the head size are 0.
-fn read_{{ name }}(at: u32, c: u32) -> vec4<f32> {
-{% if vec %}
-    return vec4<f32>({{ name }}[at + c / 4u]);
-{% else %}
-    var x = vec4<f32>(0.0);
-    if c < p.d { x.x = f32({{ name }}[at + c]); }
-    if c + 1u < p.d { x.y = f32({{ name }}[at + c + 1u]); }
-    if c + 2u < p.d { x.z = f32({{ name }}[at + c + 2u]); }
-    if c + 3u < p.d { x.w = f32({{ name }}[at + c + 3u]); }
-    return x;
-{% endif %}
-}
-{% endfor %}
-
-fn write_out(at: u32, c: u32, x: vec4<f32>) {
-{% if vec %}
-    out[at + c / 4u] = vec4<{{ scalar }}>(x);
-{% else %}
-    if c < p.d { out[at + c] = {{ scalar }}(x.x); }
-    if c + 1u < p.d { out[at + c + 1u] = {{ scalar }}(x.y); }
-    if c + 2u < p.d { out[at + c + 2u] = {{ scalar }}(x.z); }
-    if c + 3u < p.d { out[at + c + 3u] = {{ scalar }}(x.w); }
-{% endif %}
-}
-
-// Keys that hold something.
-fn valid_keys(b: u32) -> i32 {
-{% if lengths %}
-    return clamp(lengths[p.lengths_offset + b], 0, i32(p.sk));
-{% else %}
-    return i32(p.sk);
-{% endif %}
-}
-
-// One past the last key that query i may see.
-fn end_of_keys(i: u32, valid: i32) -> i32 {
-{% if causal and lengths %}
-    return min(i32(i) + max(valid - i32(p.sq), 0) + 1, valid);
-{% elif causal %}
-    return min(i32(i) + i32(p.sk) - i32(p.sq) + 1, valid);
-{% else %}
-    return valid;
-{% endif %}
-}
-
-// The scaled score with its mask; HIDDEN for a key that is not seen, and for a mask of -inf, whatever the key holds.
-fn masked(score: f32, mask_row: u32, j: u32, end: i32) -> f32 {
-    if i32(j) >= end {
-        return HIDDEN;
-    }
-{% if mask %}
-    let bias = f32(m[mask_row + j * p.m_col]);
-    let x = score + bias;
-    let hidden = x <= HIDDEN || bias <= HIDDEN;
-{% else %}
-    let x = score;
-    let hidden = x <= HIDDEN;
-{% endif %}
-    // NaN stays: it compares false
-    return select(x, HIDDEN, hidden);
-}
-
-// e^(x - top), 0 for a hidden key. NaN compares false and stays.
-fn weight(x: f32, top: f32) -> f32 {
-    return select(exp(x - top), 0.0, x <= HIDDEN);
-}
+{% include "shared/keys.wgsl" %}
 {% if lse %}
 
 fn log_sum_exp(top: f32, sum: f32) -> f32 {
     return select(top + log(sum), bitcast<f32>(0xff800000u | p.zero), sum == 0.0);
+}
+{% endif %}
+{% if dropout %}
+
+// The random numbers of head h.
+fn stream_of(h: u32) -> vec4<u32> {
+    return vec4<u32>(counter[0], counter[1], counter[2], p.site + h);
 }
 {% endif %}

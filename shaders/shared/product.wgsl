@@ -18,11 +18,20 @@ struct Params {
     b_stride: u32, // between k of b stored (K, N), between columns of b stored (N, K)
     c_offset: u32,
     c_stride: u32, // between rows
+{% if sliced %}
+    tail: u32, // k of the last slice; k is that of all others
+{% endif %}
+{% if sums %}
+    sums_offset: u32,
+{% endif %}
 {% for d in range(batch_rank) %}
     batch{{ d }}: u32,
     a_batch{{ d }}: u32,
     b_batch{{ d }}: u32,
     c_batch{{ d }}: u32,
+{% if sums %}
+    sums_batch{{ d }}: u32,
+{% endif %}
 {% endfor %}
 {% for e in extras %}
     e{{ e.index }}_offset: u32,
@@ -41,6 +50,9 @@ struct Params {
 @group(0) @binding({{ e.binding }}) var<storage, read> e{{ e.index }}: array<{{ e.storage }}>;
 {% endfor %}
 @group(0) @binding({{ out_binding }}) var<storage, read_write> c: array<{{ out_storage }}>;
+{% if sums %}
+@group(0) @binding({{ out_binding + 1 }}) var<storage, read_write> row_sums: array<{{ out_scalar }}>;
+{% endif %}
 
 {% include "shared/group.wgsl" %}
 {% include "shared/chain.wgsl" %}
@@ -66,18 +78,24 @@ fn read_{{ side.name }}(at: u32, i: u32, end: u32) -> vec4<f32> {
 }
 {% endfor %}
 
-// Where the batch entry z of each operand starts.
+// Where the batch entry z of each operand starts{{ ", and k of the slice z" if sliced else "" }}.
 struct Bases {
     a: u32,
     b: u32,
     c: u32,
+{% if sliced %}
+    k: u32,
+{% endif %}
+{% if sums %}
+    sums: u32,
+{% endif %}
 {% for e in extras %}
     e{{ e.index }}: u32,
 {% endfor %}
 }
 
 fn bases(z: u32) -> Bases {
-    var s = Bases(p.a_offset, p.b_offset, p.c_offset{% for e in extras %}, p.e{{ e.index }}_offset{% endfor %});
+    var s = Bases(p.a_offset, p.b_offset, p.c_offset{{ ", p.k" if sliced else "" }}{{ ", p.sums_offset" if sums else "" }}{% for e in extras %}, p.e{{ e.index }}_offset{% endfor %});
 {% if batch_rank > 0 %}
     var rest = z;
 {% for d in range(batch_rank)|reverse %}
@@ -90,6 +108,12 @@ fn bases(z: u32) -> Bases {
     s.a += z{{ d }} * p.a_batch{{ d }};
     s.b += z{{ d }} * p.b_batch{{ d }};
     s.c += z{{ d }} * p.c_batch{{ d }};
+{% if sliced %}
+    s.k = select(p.k, p.tail, z{{ d }} + 1u == p.batch{{ d }});
+{% endif %}
+{% if sums %}
+    s.sums += z{{ d }} * p.sums_batch{{ d }};
+{% endif %}
 {% for e in extras %}
     s.e{{ e.index }} += z{{ d }} * p.e{{ e.index }}_batch{{ d }};
 {% endfor %}
@@ -123,3 +147,12 @@ fn finish(s: Bases, row: u32, col: u32, i0: vec4<f32>) {
     if col + 3u < p.n { c[at + col + 3u] = v.w; }
 {% endif %}
 }
+{% if sums %}
+
+// The sum of a row of A over k.
+fn finish_sum(s: Bases, row: u32, v: f32) {
+    if row < p.m {
+        row_sums[s.sums + row] = {{ out_scalar }}(v);
+    }
+}
+{% endif %}

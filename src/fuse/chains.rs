@@ -2,7 +2,7 @@
 //! how a chain is printed or run.
 
 use super::FuseLimits;
-use super::steps::{Steps, is_elementwise, is_float_cast};
+use super::steps::{Steps, is_condition, is_elementwise, is_float_cast};
 use crate::graph::{Chain, Graph, GraphError, NodeId, Op, Report, Rewriter, TensorType, ValueId, infer};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -102,7 +102,7 @@ impl Planner<'_> {
         let mut refused = BTreeSet::new();
         let absorbed = |v: ValueId, reads: usize| {
             let node = g.producer(v);
-            let kind = is_elementwise(node) || casts && is_float_cast(g, node);
+            let kind = is_elementwise(node) || is_condition(g, node) || casts && is_float_cast(g, node);
             let alone = reads == self.uses[v.node.0][v.output] && !self.taken[v.node.0];
             kind && alone && g.shape(v) == &g.node(root).outputs[0].shape
         };

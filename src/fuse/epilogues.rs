@@ -2,7 +2,7 @@
 //! is in registers. Knows nothing of how a product is computed.
 
 use super::FuseLimits;
-use super::steps::{Steps, is_elementwise};
+use super::steps::{Steps, is_condition, is_elementwise};
 use crate::graph::{Binary, Chain, Graph, GraphError, NodeId, Op, Report, Rewriter, Shape, ValueId};
 use std::collections::BTreeMap;
 
@@ -11,6 +11,8 @@ struct Fusion {
     product: NodeId,
     /// The product's own node, then what was absorbed, in order.
     nodes: Vec<NodeId>,
+    /// Comparisons that the epilogue makes for itself.
+    conditions: Vec<NodeId>,
     /// Values that the epilogue reads besides the product.
     extras: Vec<ValueId>,
     epilogue: Chain,
@@ -33,8 +35,9 @@ pub(super) fn epilogues(graph: &Graph, limits: &FuseLimits, report: &mut Report)
             }
             _ => None,
         };
-        if let Some(fusion) = grow(graph, id, limits.max_inputs.saturating_sub(2), next) {
-            fusion.nodes.iter().for_each(|n| taken[n.0] = true);
+        let alone = |value: ValueId| uses[value.node.0][value.output] == 1 && !taken[value.node.0];
+        if let Some(fusion) = grow(graph, id, limits.max_inputs.saturating_sub(2), next, alone) {
+            fusion.nodes.iter().chain(&fusion.conditions).for_each(|n| taken[n.0] = true);
             fusions.insert(fusion.nodes[fusion.nodes.len() - 1], fusion);
         }
     }
@@ -62,7 +65,13 @@ pub(super) fn epilogues(graph: &Graph, limits: &FuseLimits, report: &mut Report)
 }
 
 /// Follows a product along single consumers; `None` if there is nothing to fuse.
-fn grow(graph: &Graph, product: NodeId, max_extras: usize, next: impl Fn(ValueId) -> Option<NodeId>) -> Option<Fusion> {
+fn grow(
+    graph: &Graph,
+    product: NodeId,
+    max_extras: usize,
+    next: impl Fn(ValueId) -> Option<NodeId>,
+    alone: impl Fn(ValueId) -> bool,
+) -> Option<Fusion> {
     let node = graph.node(product);
     let ty = &node.outputs[0];
     let mut value = ValueId::from(product);
@@ -74,7 +83,7 @@ fn grow(graph: &Graph, product: NodeId, max_extras: usize, next: impl Fn(ValueId
     if steps.inputs.len() > max_extras + 1 {
         return None;
     }
-    let mut nodes = vec![product];
+    let (mut nodes, mut conditions) = (vec![product], Vec::new());
     while let Some(id) = next(value) {
         let consumer = graph.node(id);
         if !is_elementwise(consumer) || consumer.outputs[0] != *ty {
@@ -82,16 +91,24 @@ fn grow(graph: &Graph, product: NodeId, max_extras: usize, next: impl Fn(ValueId
         }
         let mut longer = steps.clone();
         longer.store(value);
+        let compared: Vec<NodeId> = consumer
+            .inputs
+            .iter()
+            .filter(|v| is_condition(graph, graph.producer(**v)) && alone(**v))
+            .map(|v| v.node)
+            .collect();
+        compared.iter().for_each(|c| longer.node(*c));
         longer.node(id);
         if longer.inputs.len() > max_extras + 1 {
             break;
         }
         (steps, value) = (longer, id.into());
         nodes.push(id);
+        conditions.extend(compared);
     }
     let epilogue = steps.chain();
     let extras = steps.inputs[1..].to_vec();
-    (!epilogue.steps.is_empty()).then_some(Fusion { product, nodes, extras, epilogue })
+    (!epilogue.steps.is_empty()).then_some(Fusion { product, nodes, conditions, extras, epilogue })
 }
 
 /// `matmul + bias + relu`.

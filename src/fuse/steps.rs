@@ -11,6 +11,12 @@ pub(super) fn is_elementwise(node: &Node) -> bool {
     matches!(node.op, Op::Unary(_) | Op::Binary(_) | Op::Where | Op::MaskedFill(_)) && float(0)
 }
 
+/// Whether a node compares floats, which a chain can hold as the condition of a where or a masked fill; nothing else
+/// that a chain holds reads it.
+pub(super) fn is_condition(graph: &Graph, node: &Node) -> bool {
+    matches!(node.op, Op::Compare(_)) && graph.ty(node.inputs[0]).dtype.is_float()
+}
+
 /// Whether a node converts between the floats that devices compute with.
 pub(super) fn is_float_cast(graph: &Graph, node: &Node) -> bool {
     matches!(node.op, Op::Cast(DType::F32 | DType::F16)) && graph.ty(node.inputs[0]).dtype.is_float()
@@ -75,6 +81,7 @@ impl<'a> Steps<'a> {
         let result = match (&node.op, &args[..]) {
             (Op::Unary(f), [x]) => self.step(Step::Unary(*f, *x)),
             (Op::Binary(f), [a, b]) => self.step(Step::Binary(*f, *a, *b)),
+            (Op::Compare(c), [a, b]) => self.step(Step::Compare(*c, *a, *b)),
             (Op::Where, [cond, a, b]) => self.step(Step::Select(*cond, *a, *b)),
             (Op::MaskedFill(fill), [x, mask]) => {
                 let fill = self.step(Step::Const(*fill));

@@ -27,6 +27,8 @@ pub struct Executable {
     pub(super) pipelines: Vec<wgpu::ComputePipeline>,
     pub(super) bind_groups: Vec<wgpu::BindGroup>,
     pub(super) staging: Mutex<Vec<wgpu::Buffer>>,
+    /// A row of inputs for each run of a submission that has several.
+    pub(super) rows: Mutex<Option<wgpu::Buffer>>,
     /// Held while a run, a write or a read is submitted: none comes between the parts of another.
     pub(super) order: Mutex<()>,
     pub(super) timestamps: bool,
@@ -73,6 +75,7 @@ impl Executable {
             pipelines,
             bind_groups,
             staging: Mutex::default(),
+            rows: Mutex::default(),
             order: Mutex::default(),
             timestamps: options.timestamps && gpu.caps().timestamps,
             made,

@@ -1,4 +1,5 @@
-//! In: an executable and a run's inputs; out: [`Pending`], then the bytes that the run gives back and its times.
+//! In: an executable and the inputs of a run, or of several in a row; out: [`Pending`], then the bytes that they give
+//! back and their times. Knows neither graphs nor what a run is for.
 
 use super::executable::{make_buffer, read_buffer};
 use super::mapped::Mapped;
@@ -21,26 +22,26 @@ pub struct Submission {
     pub read: bool,
 }
 
-/// What a run gives back.
+/// What a submission gives back.
 #[derive(Debug)]
 pub struct Finished {
-    /// The bytes of each output, in order; empty if the run does not read.
-    pub outputs: Vec<Vec<u8>>,
-    /// The times of each dispatch, if the run was profiled and the adapter has timestamps.
+    /// For each run the bytes of each output, in order; empty if it does not read.
+    pub outputs: Vec<Vec<Vec<u8>>>,
+    /// The times of each dispatch, run after run, if it was profiled and the adapter has timestamps.
     pub times: Vec<Option<(u64, u64)>>,
     /// What the host did, if the run was profiled, from the begin of [`Executable::submit`].
     pub host: Vec<HostSpan>,
 }
 
-/// A run in flight. Its results are its own: later runs do not change them.
+/// A submission in flight. Its results are its own: later ones do not change them.
 pub struct Pending<'a> {
     executable: &'a Executable,
     index: wgpu::SubmissionIndex,
     staging: Option<wgpu::Buffer>,
-    /// First byte and bytes of each output in the staging buffer.
-    ranges: Vec<(u64, u64)>,
+    /// For each run first byte and bytes of each output in the staging buffer.
+    ranges: Vec<Vec<(u64, u64)>>,
     queries: Option<(u64, usize)>,
-    /// The kept outputs, at their position.
+    /// The last run's kept outputs, at their position.
     kept: Vec<Option<Kept>>,
     mapped: Arc<Mapped>,
     clock: Clock,
@@ -71,17 +72,20 @@ impl Kept {
 }
 
 impl Executable {
-    /// Encodes and submits a run. `inputs` are the bytes of each input, in order, of the right length.
-    pub fn submit(&self, inputs: &[&[u8]], how: Submission) -> Result<Pending<'_>, GpuError> {
+    /// Encodes and submits runs that follow each other on the device: one command buffer for all, unless it is split.
+    /// Each is given the bytes of each input, in order, of the right length. States go from one to the next; each one's
+    /// outputs are given back, those that are kept of the last alone.
+    pub fn submit(&self, runs: &[Vec<&[u8]>], how: Submission) -> Result<Pending<'_>, GpuError> {
         self.gpu.check()?;
         let begin = Instant::now();
         let mut clock = Clock::start(how.profile);
         // between its upload and its last submit no other run may write the inputs
         let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
-        clock.time("upload", || self.upload(inputs))?;
-        let stamps =
-            (how.profile && self.timestamps && !self.recording.dispatches.is_empty()).then(|| Stamps::new(self));
-        let (ranges, mut staging_bytes) = self.staging_ranges(how.read);
+        let rows = clock.time("upload", || self.upload(runs))?;
+        let dispatches = self.recording.dispatches.len();
+        let stamps = (how.profile && self.timestamps && dispatches * runs.len() > 0)
+            .then(|| Stamps::new(self, dispatches * runs.len()));
+        let (ranges, mut staging_bytes) = self.staging_ranges(runs.len(), how.read);
         let queries = stamps.as_ref().map(|s| {
             let at = staging_bytes;
             staging_bytes += s.count as u64 * 8;
@@ -91,45 +95,48 @@ impl Executable {
             0 => None,
             bytes => Some(self.staging_buffer(bytes)?),
         };
-        let count = self.recording.dispatches.len();
-        let most = how.split.unwrap_or(count).max(1);
+        let most = how.split.unwrap_or(usize::MAX).max(1);
         let kept = self.kept_buffers(how.read)?;
-        let (mut passes, mut submits, mut next) = (0, 0, 0);
-        let index = loop {
-            let mut encoder =
-                self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("run") });
-            let end = count.min(next + most);
-            passes += clock.time("encode", || self.encode(&mut encoder, next..end, stamps.as_ref()));
-            submits += 1;
-            if end < count {
-                clock.time("submit", || self.gpu.queue.submit([encoder.finish()]));
-                next = end;
-                continue;
+        let (mut passes, mut submits, mut room) = (0, 1, most);
+        let encoder = || self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("run") });
+        let mut current = encoder();
+        for run in 0..runs.len() {
+            if let (Some(rows), Some(inputs)) = (&rows, self.recording.input_buffer) {
+                let inputs = &self.buffers[inputs.0];
+                current.copy_buffer_to_buffer(rows, run as u64 * inputs.size(), inputs, 0, inputs.size());
             }
-            for (output, kept) in self.recording.outputs.iter().zip(&kept) {
-                if let Some(kept) = kept {
-                    let from = &self.buffers[output.buffer.0];
-                    encoder.copy_buffer_to_buffer(from, output.offset, &kept.buffer, 0, kept.buffer.size());
+            let mut next = 0;
+            while next < dispatches {
+                if room == 0 {
+                    let full = std::mem::replace(&mut current, encoder());
+                    clock.time("submit", || self.gpu.queue.submit([full.finish()]));
+                    (submits, room) = (submits + 1, most);
+                }
+                let end = dispatches.min(next.saturating_add(room));
+                passes +=
+                    clock.time("encode", || self.encode(&mut current, next..end, run * dispatches, stamps.as_ref()));
+                (next, room) = (end, room - (end - next));
+            }
+            let last = run + 1 == runs.len();
+            for (i, output) in self.recording.outputs.iter().enumerate() {
+                let from = &self.buffers[output.buffer.0];
+                if let (Some(kept), true) = (&kept[i], last) {
+                    current.copy_buffer_to_buffer(from, output.offset, &kept.buffer, 0, kept.buffer.size());
+                }
+                if let (Some(staging), (at, bytes @ 1..)) = (&staging, ranges[run][i]) {
+                    current.copy_buffer_to_buffer(from, output.offset, staging, at, bytes);
                 }
             }
-            if let Some(staging) = &staging {
-                for (output, (at, bytes)) in self.recording.outputs.iter().zip(&ranges) {
-                    if *bytes > 0 {
-                        let from = &self.buffers[output.buffer.0];
-                        encoder.copy_buffer_to_buffer(from, output.offset, staging, *at, *bytes);
-                    }
-                }
-                if let (Some(stamps), Some((at, _))) = (&stamps, queries) {
-                    stamps.resolve(&mut encoder, staging, at);
-                }
-            }
-            break clock.time("submit", || self.gpu.queue.submit([encoder.finish()]));
-        };
+        }
+        if let (Some(staging), Some(stamps), Some((at, _))) = (&staging, &stamps, queries) {
+            stamps.resolve(&mut current, staging, at);
+        }
+        let index = clock.time("submit", || self.gpu.queue.submit([current.finish()]));
         drop(order);
         let counters = self.gpu.counters();
         Counters::add(&counters.submits, submits);
         Counters::add(&counters.passes, passes);
-        Counters::add(&counters.dispatches, count as u64);
+        Counters::add(&counters.dispatches, (dispatches * runs.len()) as u64);
         let encode_ns = begin.elapsed().as_nanos() as u64;
         let mapped = staging.as_ref().map_or_else(Arc::default, Mapped::of);
         self.gpu.check()?;
@@ -137,43 +144,60 @@ impl Executable {
         Ok(Pending { executable, index, staging, ranges, queries, kept, mapped, clock, encode_ns, submits, passes })
     }
 
-    /// All inputs in one upload.
-    fn upload(&self, inputs: &[&[u8]]) -> Result<(), GpuError> {
-        let Some(buffer) = self.recording.input_buffer else { return Ok(()) };
+    /// All inputs of all runs in one upload: those of a single run where it reads them, else a row a run in the buffer
+    /// that is returned.
+    fn upload(&self, runs: &[Vec<&[u8]>]) -> Result<Option<wgpu::Buffer>, GpuError> {
+        let Some(buffer) = self.recording.input_buffer else { return Ok(None) };
+        let inputs = &self.buffers[buffer.0];
         let ports = &self.recording.inputs;
-        let end = ports.iter().zip(inputs).map(|(p, b)| p.offset as usize + b.len()).max().unwrap_or(0);
-        let mut view = match wgpu::BufferSize::new((end as u64).next_multiple_of(4)) {
-            Some(bytes) => match self.gpu.queue.write_buffer_with(&self.buffers[buffer.0], 0, bytes) {
-                Some(view) => view,
-                None => {
-                    return Err(self
-                        .gpu
-                        .check()
-                        .err()
-                        .unwrap_or(GpuError::Refused { reason: "no staging memory for inputs".into() }));
-                }
-            },
-            None => return Ok(()),
+        let used = |run: &Vec<&[u8]>| ports.iter().zip(run).map(|(p, b)| p.offset as usize + b.len()).max();
+        let end = runs.last().and_then(used).unwrap_or(0) as u64;
+        let (target, bytes) = match runs.len() {
+            0 | 1 => (inputs.clone(), end.next_multiple_of(4)),
+            count => {
+                (self.rows(count as u64 * inputs.size())?, (count as u64 - 1) * inputs.size() + end.next_multiple_of(4))
+            }
         };
-        for (port, bytes) in ports.iter().zip(inputs) {
-            let at = port.offset as usize;
-            view.slice(at..at + bytes.len()).copy_from_slice(bytes);
+        let Some(bytes) = wgpu::BufferSize::new(bytes) else { return Ok(None) };
+        let Some(mut view) = self.gpu.queue.write_buffer_with(&target, 0, bytes) else {
+            let refused = GpuError::Refused { reason: "no staging memory for inputs".into() };
+            return Err(self.gpu.check().err().unwrap_or(refused));
+        };
+        for (row, run) in runs.iter().enumerate() {
+            for (port, bytes) in ports.iter().zip(run) {
+                let at = row * inputs.size() as usize + port.offset as usize;
+                view.slice(at..at + bytes.len()).copy_from_slice(bytes);
+            }
         }
         Counters::add(&self.gpu.counters().uploads, 1);
-        Ok(())
+        Ok((runs.len() > 1).then_some(target))
     }
 
-    /// Where each output lies in the staging buffer, and its size.
-    fn staging_ranges(&self, read: bool) -> (Vec<(u64, u64)>, u64) {
+    /// The buffer that holds a row of inputs for each of several runs, at least this large. The queue writes it after
+    /// all that was submitted before.
+    fn rows(&self, bytes: u64) -> Result<wgpu::Buffer, GpuError> {
+        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(buffer) = rows.as_ref().filter(|b| b.size() >= bytes) {
+            return Ok(buffer.clone());
+        }
+        let usage = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+        let buffer = make_buffer(&self.gpu, "rows of inputs", bytes, usage, self.recording.bytes() + bytes)?;
+        *rows = Some(buffer.clone());
+        Ok(buffer)
+    }
+
+    /// Where each run's outputs lie in the staging buffer, and its size.
+    fn staging_ranges(&self, runs: usize, read: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
         let mut end = 0;
-        let ranges = self.recording.outputs.iter().map(|o| {
+        let mut range = |o: &BufferPort| {
             let at = end;
             // copies are whole words
             let bytes = if read && !o.port.keep { (o.port.ty.bytes() as u64).next_multiple_of(4) } else { 0 };
             end += bytes.next_multiple_of(8);
             (at, bytes)
-        });
-        (ranges.collect(), end)
+        };
+        let ranges = (0..runs).map(|_| self.recording.outputs.iter().map(&mut range).collect()).collect();
+        (ranges, end)
     }
 
     /// Buffers of the run's own for kept outputs.
@@ -203,13 +227,20 @@ impl Executable {
     }
 
     /// Encodes some dispatches and returns in how many passes: one, unless stamps can only be written around passes.
-    fn encode(&self, encoder: &mut wgpu::CommandEncoder, dispatches: Range<usize>, stamps: Option<&Stamps>) -> u64 {
+    /// The stamps of dispatch 0 are those at position `stamped`.
+    fn encode(
+        &self,
+        encoder: &mut wgpu::CommandEncoder,
+        dispatches: Range<usize>,
+        stamped: usize,
+        stamps: Option<&Stamps>,
+    ) -> u64 {
         let split = stamps.is_some_and(|s| !s.inside);
         let mut passes = 0;
         let mut rest = dispatches;
         while !rest.is_empty() {
             let end = if split { rest.start + 1 } else { rest.end };
-            let timestamp_writes = stamps.filter(|_| split).map(|s| s.around(rest.start));
+            let timestamp_writes = stamps.filter(|_| split).map(|s| s.around(stamped + rest.start));
             let mut pass =
                 encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: Some("kiln"), timestamp_writes });
             passes += 1;
@@ -222,10 +253,10 @@ impl Executable {
                 }
                 pass.set_bind_group(0, &self.bind_groups[i], &[]);
                 let inside = stamps.filter(|_| !split);
-                inside.inspect(|s| s.write(&mut pass, 2 * i));
+                inside.inspect(|s| s.write(&mut pass, 2 * (stamped + i)));
                 let [x, y, z] = dispatch.grid;
                 pass.dispatch_workgroups(x, y, z);
-                inside.inspect(|s| s.write(&mut pass, 2 * i + 1));
+                inside.inspect(|s| s.write(&mut pass, 2 * (stamped + i) + 1));
             }
             rest.start = end;
         }
@@ -278,22 +309,24 @@ impl Pending<'_> {
         Ok(Finished { outputs, times, host: clock.spans() })
     }
 
-    /// Outputs and times.
-    fn collect_parts(&mut self) -> Result<(Vec<Vec<u8>>, Vec<Option<(u64, u64)>>), GpuError> {
+    /// Outputs of each run, and times.
+    #[allow(clippy::type_complexity, reason = "it is unpacked at once")]
+    fn collect_parts(&mut self) -> Result<(Vec<Vec<Vec<u8>>>, Vec<Option<(u64, u64)>>), GpuError> {
         let gpu = &self.executable.gpu;
         gpu.check()?;
         let Some(staging) = self.staging.take() else {
-            return Ok((vec![Vec::new(); self.ranges.len()], Vec::new()));
+            let none = |run: &Vec<(u64, u64)>| vec![Vec::new(); run.len()];
+            return Ok((self.ranges.iter().map(none).collect(), Vec::new()));
         };
         self.mapped.take(gpu)?;
         let refused = |reason: String| gpu.check().err().unwrap_or(GpuError::Refused { reason });
         let view = staging.get_mapped_range(..).map_err(|e| refused(e.to_string()))?;
         let ports = &self.executable.recording.outputs;
-        let outputs = ports.iter().zip(&self.ranges).map(|(port, (at, bytes))| {
+        let output = |(port, (at, bytes)): (&BufferPort, &(u64, u64))| {
             let len = if *bytes > 0 { port.port.ty.bytes() } else { 0 };
             view[*at as usize..*at as usize + len].to_vec()
-        });
-        let outputs = outputs.collect();
+        };
+        let outputs = self.ranges.iter().map(|run| ports.iter().zip(run).map(output).collect()).collect();
         let times = self.queries.map_or(Vec::new(), |(at, count)| {
             let raw = &view[at as usize..at as usize + count * 8];
             let ticks: Vec<u64> =

@@ -76,6 +76,11 @@ impl Builder {
         Ok(self.graph.push_input(ty, name).into())
     }
 
+    /// The input of this name, if it is declared.
+    pub fn find_input(&self, name: &str) -> Option<ValueId> {
+        self.graph.nodes().find(|(_, n)| n.op == Op::Input && n.name == name).map(|(id, _)| id.into())
+    }
+
     /// A value that stays on the device between runs: zero at first, read as of the start of a run. Give it its next
     /// value with [`Builder::update`].
     pub fn state(&mut self, name: &str, ty: TensorType) -> Value {
@@ -316,6 +321,11 @@ impl Builder {
     /// Row `position[b]` of each x (B, S, …).
     pub fn pick_row(&mut self, x: ValueId, position: ValueId) -> Value {
         self.push(Op::PickRow, &[x, position])
+    }
+
+    /// Any op, for those that have no call of their own; its first output, whose node has the others.
+    pub fn op(&mut self, op: Op, inputs: &[ValueId]) -> Value {
+        self.push(op, inputs)
     }
 
     /// Declares what a run gives back.

@@ -241,30 +241,6 @@ impl Graph {
         }
         Ok(())
     }
-
-    /// The largest index that each integer input may hold plus one, where it indexes rows: `(input, rows, reader)`.
-    pub fn index_bounds(&self) -> Vec<(NodeId, usize, String)> {
-        let mut bounds = Vec::new();
-        for (_, node) in self.nodes() {
-            let (index, rows) = match node.op {
-                Op::Embedding => (node.inputs[1], self.shape(node.inputs[0]).dims()[0]),
-                Op::PickRow => (node.inputs[1], self.shape(node.inputs[0]).dims()[1]),
-                Op::Attention(a) if a.lengths => {
-                    (node.inputs[node.inputs.len() - 1], self.shape(node.inputs[1]).dims()[1] + 1)
-                }
-                _ => continue,
-            };
-            // an index passes unchanged through ops that only move elements
-            let mut source = index;
-            while let Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) = self.producer(source).op {
-                source = self.producer(source).inputs[0];
-            }
-            if self.producer(source).op == Op::Input {
-                bounds.push((source.node, rows, node.name.clone()));
-            }
-        }
-        bounds
-    }
 }
 
 /// `%3`, or `%3.1` for a further output.

@@ -2,7 +2,7 @@
 
 use super::{Graph, GraphError, Op, Rewriter};
 
-/// Drops nodes that nothing reads, and says how many. Inputs stay: they are what a run is given.
+/// Drops nodes that nothing reads, and says how many. Inputs and states stay: they are what a run is given.
 pub fn dead_code(graph: &Graph) -> Result<(Graph, usize), GraphError> {
     let mut live = vec![false; graph.nodes().len()];
     let ends = graph.outputs().iter().map(|o| o.value).chain(graph.updates().iter().map(|u| u.1));
@@ -10,7 +10,7 @@ pub fn dead_code(graph: &Graph) -> Result<(Graph, usize), GraphError> {
         live[value.node.0] = true;
     }
     for (id, node) in graph.nodes().rev() {
-        live[id.0] |= node.op == Op::Input;
+        live[id.0] |= node.op == Op::Input || graph.is_state(id);
         if live[id.0] {
             node.inputs.iter().for_each(|v| live[v.node.0] = true);
         }

@@ -139,10 +139,24 @@ impl Ctx<'_> {
                 Ref::Step(k) => k < i,
             })
         });
-        if fits && (!chain.steps.is_empty() || chain.arity > 0) {
-            return Ok(());
+        if !fits || chain.steps.is_empty() && chain.arity == 0 {
+            return Err(self.attribute("chain", "steps that read inputs and earlier steps", chain));
         }
-        Err(self.attribute("chain", "steps that read inputs and earlier steps", chain))
+        let compares = |r: Ref| matches!(r, Ref::Step(k) if matches!(chain.steps[k], Step::Compare(..)));
+        let conditions = chain.steps.iter().all(|s| match *s {
+            Step::Select(cond, a, b) => {
+                (compares(cond) || matches!(cond, Ref::Input(_))) && !compares(a) && !compares(b)
+            }
+            _ => !s.args().iter().any(|r| compares(*r)),
+        });
+        if !conditions || compares(chain.result()) {
+            return Err(self.attribute(
+                "chain",
+                "inputs and comparisons as conditions, and comparisons nowhere else",
+                chain,
+            ));
+        }
+        Ok(())
     }
 
     /// Inputs of a chain are floats, but for conditions, which are Bool.
@@ -498,6 +512,10 @@ pub fn infer(op: &Op, node: &str, inputs: &[&TensorType], layout: &ParamLayout) 
         Op::LinearGrad { bias } => c.linear_grad(*bias),
         Op::AttentionGrad(a) => c.attention_grad(a),
         Op::Adam(a) => c.adam(a),
+        Op::Recompute(_) => {
+            c.arity(1..=1)?;
+            Ok(vec![inputs[0].clone()])
+        }
         Op::Elementwise(chain) => {
             c.arity(chain.arity..=chain.arity)?;
             c.chain(chain)?;

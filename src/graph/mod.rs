@@ -7,6 +7,7 @@
 //! expression: made by `fuse`, evaluated by `reference`, printed as WGSL by `kernel`.
 
 mod attrs;
+mod bounds;
 mod builder;
 mod chain;
 mod core;
@@ -16,20 +17,25 @@ mod fill;
 mod infer;
 mod infer_training;
 mod layout;
+mod losses;
 mod op;
 mod report;
 mod rewrite;
+mod states;
 mod types;
 
 pub use self::core::{Disposition, Graph, Node, NodeId, Output, ValueId};
 pub use attrs::{AdamAttrs, AttentionAttrs, CrossEntropyAttrs, DropoutAttrs};
+pub use bounds::{IndexBound, Indexed};
 pub use builder::Builder;
 pub use chain::{Chain, Ref, Step};
 pub use dce::dead_code;
 pub use error::GraphError;
 pub use infer::{MatmulDims, infer, matmul_dims};
 pub use layout::{ParamLayout, Part, Storage, StorageId};
+pub use losses::{CrossEntropy, DROPOUT_COUNTER, LossReduction};
 pub use op::{Binary, Comparison, Extreme, Op, Reduction, Scalar, Unary};
 pub use report::{Finding, Report};
 pub use rewrite::Rewriter;
+pub use states::{StateUses, readers_first};
 pub use types::{DType, Shape, TensorType};

@@ -289,6 +289,9 @@ pub enum Op {
     /// One step of Adam or AdamW: w, m, v f32 of one shape, gradient f32 or f16 of that shape, scalars f32 (3) → new
     /// w, m, v. See [`AdamAttrs`].
     Adam(AdamAttrs),
+    /// x → x, as nodes of this segment read it that the backward pass computes anew. Since such nodes read nothing that
+    /// the first ones read, no pass takes them for copies.
+    Recompute(usize),
     /// Made by `fuse`: a chain over broadcast inputs.
     Elementwise(Chain),
     /// Made by `fuse`: [`Op::Linear`]'s or [`Op::Matmul`]'s product, then a chain whose input 0 is the product and
@@ -349,10 +352,16 @@ impl Op {
             Op::LinearGrad { .. } => "linear_grad",
             Op::AttentionGrad(_) => "attention_grad",
             Op::Adam(_) => "adam",
+            Op::Recompute(_) => "recompute",
             Op::Elementwise(_) => "elementwise",
             Op::FusedMatmul { .. } => "fused_matmul",
             Op::AddLayerNorm(_) => "add_layernorm",
         }
+    }
+
+    /// Whether the node has its input's elements, at most in other places: it looks at the same memory.
+    pub fn is_view(&self) -> bool {
+        matches!(self, Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) | Op::Recompute(_))
     }
 
     /// Whether the node computes nothing at run time: it stands for data that is there.
@@ -392,6 +401,7 @@ impl fmt::Display for Op {
             Op::CrossEntropy(c) | Op::CrossEntropyGrad(c) => write!(f, "{name}({c})"),
             Op::EmbeddingGrad(rows) => write!(f, "{name}({rows} rows)"),
             Op::Adam(a) => write!(f, "{name}({a})"),
+            Op::Recompute(segment) => write!(f, "{name}(segment {segment})"),
             Op::Elementwise(chain) => write!(f, "{name}({chain})"),
             _ => f.write_str(name),
         }

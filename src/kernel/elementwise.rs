@@ -6,7 +6,7 @@ use super::template::render;
 use super::view::{coalesce, window};
 use super::{Access, Estimate, KernelError, KernelKey, Launch, View, wgsl_type};
 use crate::caps::DeviceCaps;
-use crate::graph::{Chain, DType};
+use crate::graph::{Chain, DType, Step};
 use minijinja::context;
 
 /// The file stem.
@@ -90,9 +90,12 @@ impl ElementwiseKey {
         let result = super::chain_wgsl::name(self.chain.result());
         let ty = vector(wgsl_type(self.out), self.width);
         let out = self.out;
+        let u = vector("u32", self.width);
         match out {
+            DType::Bool if matches!(self.chain.steps.last(), Some(Step::Compare(..))) => {
+                format!("select({u}(0u), {u}(1u), {result})")
+            }
             DType::Bool => {
-                let u = vector("u32", self.width);
                 // not !=, which may be false of NaN
                 format!("select({u}(1u), {u}(0u), {result} == {}(0))", printer.ty())
             }
@@ -273,7 +276,7 @@ fn launch(
     }
     let elements = (count * w) as f64;
     let read: f64 = (0..n_inputs).map(|k| distinct(space, k) * space.sizes[k] as f64).sum();
-    let flops = key.chain.steps.iter().filter(|s| !matches!(s, crate::graph::Step::Const(_))).count() as f64 * elements;
+    let flops = key.chain.steps.iter().filter(|s| !matches!(s, Step::Const(_))).count() as f64 * elements;
     let estimate = Estimate { flops, bytes: read + elements * space.sizes[n_inputs] as f64 };
     Ok(Launch { key: KernelKey::Elementwise(key.clone()), params, groups, operands, estimate })
 }
@@ -286,7 +289,7 @@ fn distinct(space: &Space, k: usize) -> f64 {
 /// One key of every form, for tests.
 #[cfg(test)]
 pub(super) fn catalogue() -> Vec<KernelKey> {
-    use crate::graph::{Binary, Ref, Step, Unary};
+    use crate::graph::{Binary, Comparison, Ref, Unary};
     let x = Ref::Input(0);
     let mut steps: Vec<Step> =
         [0.5, f32::NEG_INFINITY, f32::NAN, 1e-40, -0.0, 1e30].map(|c| Step::Const(c.into())).to_vec();
@@ -303,13 +306,20 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
         Unary::Sqrt,
         Unary::Rsqrt,
         Unary::Neg,
+        Unary::NormalCdf,
     ];
     steps.extend(unary.map(|u| Step::Unary(u, x)));
     let binary = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div, Binary::Min, Binary::Max];
     let all = binary.into_iter().chain([Binary::Pow]);
     steps.extend(all.clone().enumerate().map(|(i, o)| Step::Binary(o, Ref::Step(i), Ref::Input(1))));
     steps.push(Step::Select(Ref::Input(2), x, Ref::Step(0)));
+    for (i, c) in [Comparison::Less, Comparison::LessEqual, Comparison::Equal].into_iter().enumerate() {
+        let comparison = Ref::Step(steps.len());
+        steps.push(Step::Compare(c, Ref::Step(i), Ref::Input(1)));
+        steps.push(Step::Select(comparison, x, Ref::Step(6)));
+    }
     let floats = Chain { arity: 3, steps };
+    let comparison = Chain::of(2, Step::Compare(Comparison::LessEqual, x, Ref::Input(1)));
     let integers = Chain { arity: 2, steps: all.clone().map(|o| Step::Binary(o, x, Ref::Input(1))).collect() };
     let mut keys = Vec::new();
     for width in [1, 4] {
@@ -340,6 +350,17 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
                         in_place,
                     });
                 }
+            }
+            for dtype in [DType::F32, DType::F16, DType::I32, DType::U32] {
+                keys.push(ElementwiseKey {
+                    chain: comparison.clone(),
+                    inputs: vec![Source { dtype, splat: false }, Source { dtype, splat: width == 4 }],
+                    out: DType::Bool,
+                    compute: if dtype.is_float() { DType::F32 } else { dtype },
+                    rank,
+                    width,
+                    in_place: None,
+                });
             }
             let types = [DType::F32, DType::F16, DType::I32, DType::U32, DType::Bool];
             for (from, out) in types.iter().flat_map(|a| types.iter().map(|b| (*a, *b))) {

@@ -3,26 +3,40 @@
 //!
 //! [`KernelKey`] holds all that changes a kernel's text and nothing else; [`KernelKey::source`] is a pure function of
 //! it. Sizes and strides are runtime parameters in a uniform buffer at binding 0, storage buffers follow from
-//! binding 1 in the order of [`KernelKey::bindings`]. Each kernel is one Rust file and one .wgsl of the same stem.
+//! binding 1 in the order of [`KernelKey::bindings`]. Each kernel is one Rust module and one .wgsl of the same stem.
 
+pub mod adam;
 pub mod attention;
+pub mod attention_grad;
+pub mod attention_stats;
 mod chain_wgsl;
+pub mod cross_entropy;
+pub mod cross_entropy_grad;
+pub mod dropout;
 pub mod elementwise;
 mod error;
 pub mod fill;
 pub mod gather;
+mod heads;
 pub mod matmul;
 pub mod norm;
+pub mod norm_grad;
+pub mod norm_param_grad;
+mod philox;
 pub mod probe;
 pub mod reduce;
+pub mod scatter;
 pub mod softmax;
+pub mod softmax_grad;
 mod split;
+pub mod sum_parts;
 mod template;
 #[cfg(test)]
 mod tests;
 mod view;
 
 pub use error::KernelError;
+pub use philox::Fours;
 pub use split::split_rows;
 
 use crate::graph::DType;
@@ -40,8 +54,20 @@ pub struct Estimate {
 /// All that changes a kernel's text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum KernelKey {
+    /// adam.wgsl
+    Adam(adam::AdamKey),
     /// attention.wgsl or attention_direct.wgsl
     Attention(attention::AttentionKey),
+    /// attention_grad.wgsl or attention_grad_direct.wgsl
+    AttentionGrad(attention_grad::AttentionGradKey),
+    /// attention_stats.wgsl
+    AttentionStats(attention_stats::AttentionStatsKey),
+    /// cross_entropy.wgsl
+    CrossEntropy(cross_entropy::CrossEntropyKey),
+    /// cross_entropy_grad.wgsl
+    CrossEntropyGrad(cross_entropy_grad::CrossEntropyGradKey),
+    /// dropout.wgsl
+    Dropout(dropout::DropoutKey),
     /// elementwise.wgsl
     Elementwise(elementwise::ElementwiseKey),
     /// fill.wgsl
@@ -52,57 +78,100 @@ pub enum KernelKey {
     Matmul(matmul::MatmulKey),
     /// norm.wgsl
     Norm(norm::NormKey),
+    /// norm_grad.wgsl
+    NormGrad(norm_grad::NormGradKey),
+    /// norm_param_grad.wgsl
+    NormParamGrad(norm_param_grad::NormParamGradKey),
     /// probe.wgsl
     Probe(probe::ProbeKey),
     /// reduce.wgsl
     Reduce(reduce::ReduceKey),
+    /// scatter.wgsl
+    Scatter(scatter::ScatterKey),
     /// softmax.wgsl
     Softmax(softmax::SoftmaxKey),
+    /// softmax_grad.wgsl
+    SoftmaxGrad(softmax_grad::SoftmaxGradKey),
+    /// sum_parts.wgsl
+    SumParts(sum_parts::SumPartsKey),
 }
 
 impl KernelKey {
     /// The stem of the kernel's WGSL file.
     pub fn name(&self) -> &'static str {
         match self {
+            KernelKey::Adam(_) => adam::NAME,
             KernelKey::Attention(key) => key.name(),
+            KernelKey::AttentionGrad(key) => key.name(),
+            KernelKey::AttentionStats(_) => attention_stats::NAME,
+            KernelKey::CrossEntropy(_) => cross_entropy::NAME,
+            KernelKey::CrossEntropyGrad(_) => cross_entropy_grad::NAME,
+            KernelKey::Dropout(_) => dropout::NAME,
             KernelKey::Elementwise(_) => elementwise::NAME,
             KernelKey::Fill(_) => fill::NAME,
             KernelKey::Gather(_) => gather::NAME,
             KernelKey::Matmul(key) => key.name(),
             KernelKey::Norm(_) => norm::NAME,
+            KernelKey::NormGrad(_) => norm_grad::NAME,
+            KernelKey::NormParamGrad(_) => norm_param_grad::NAME,
             KernelKey::Probe(_) => probe::NAME,
             KernelKey::Reduce(_) => reduce::NAME,
+            KernelKey::Scatter(_) => scatter::NAME,
             KernelKey::Softmax(_) => softmax::NAME,
+            KernelKey::SoftmaxGrad(_) => softmax_grad::NAME,
+            KernelKey::SumParts(_) => sum_parts::NAME,
         }
     }
 
     /// The kernel as WGSL.
     pub fn source(&self) -> String {
         match self {
+            KernelKey::Adam(key) => key.source(),
             KernelKey::Attention(key) => key.source(),
+            KernelKey::AttentionGrad(key) => key.source(),
+            KernelKey::AttentionStats(key) => key.source(),
+            KernelKey::CrossEntropy(key) => key.source(),
+            KernelKey::CrossEntropyGrad(key) => key.source(),
+            KernelKey::Dropout(key) => key.source(),
             KernelKey::Elementwise(key) => key.source(),
             KernelKey::Fill(key) => key.source(),
             KernelKey::Gather(key) => key.source(),
             KernelKey::Matmul(key) => key.source(),
             KernelKey::Norm(key) => key.source(),
+            KernelKey::NormGrad(key) => key.source(),
+            KernelKey::NormParamGrad(key) => key.source(),
             KernelKey::Probe(key) => key.source(),
             KernelKey::Reduce(key) => key.source(),
+            KernelKey::Scatter(key) => key.source(),
             KernelKey::Softmax(key) => key.source(),
+            KernelKey::SoftmaxGrad(key) => key.source(),
+            KernelKey::SumParts(key) => key.source(),
         }
     }
 
     /// The storage bindings, from binding 1 on.
     pub fn bindings(&self) -> Vec<Access> {
         match self {
+            KernelKey::Adam(key) => key.bindings(),
             KernelKey::Attention(key) => key.bindings(),
+            KernelKey::AttentionGrad(key) => key.bindings(),
+            KernelKey::AttentionStats(key) => key.bindings(),
+            KernelKey::CrossEntropy(key) => key.bindings(),
+            KernelKey::CrossEntropyGrad(key) => key.bindings(),
+            KernelKey::Dropout(key) => key.bindings(),
             KernelKey::Elementwise(key) => key.bindings(),
             KernelKey::Fill(key) => key.bindings(),
             KernelKey::Gather(key) => key.bindings(),
             KernelKey::Matmul(key) => key.bindings(),
             KernelKey::Norm(key) => key.bindings(),
+            KernelKey::NormGrad(key) => key.bindings(),
+            KernelKey::NormParamGrad(key) => key.bindings(),
             KernelKey::Probe(key) => key.bindings(),
             KernelKey::Reduce(key) => key.bindings(),
+            KernelKey::Scatter(key) => key.bindings(),
             KernelKey::Softmax(key) => key.bindings(),
+            KernelKey::SoftmaxGrad(key) => key.bindings(),
+            KernelKey::SumParts(key) => key.bindings(),
         }
     }
 
@@ -110,15 +179,26 @@ impl KernelKey {
     pub fn params(&self) -> Vec<String> {
         let fixed = |names: &[&str]| names.iter().map(|n| n.to_string()).collect();
         match self {
+            KernelKey::Adam(_) => fixed(adam::PARAMS),
             KernelKey::Attention(key) => key.params(),
+            KernelKey::AttentionGrad(key) => key.params(),
+            KernelKey::AttentionStats(key) => key.params(),
+            KernelKey::CrossEntropy(_) => fixed(cross_entropy::PARAMS),
+            KernelKey::CrossEntropyGrad(_) => fixed(cross_entropy_grad::PARAMS),
+            KernelKey::Dropout(key) => key.params(),
             KernelKey::Elementwise(key) => key.params(),
             KernelKey::Fill(_) => fixed(fill::PARAMS),
             KernelKey::Gather(_) => fixed(gather::PARAMS),
             KernelKey::Matmul(key) => key.params(),
             KernelKey::Norm(_) => fixed(norm::PARAMS),
+            KernelKey::NormGrad(_) => fixed(norm_grad::PARAMS),
+            KernelKey::NormParamGrad(_) => fixed(norm_param_grad::PARAMS),
             KernelKey::Probe(_) => fixed(probe::PARAMS),
             KernelKey::Reduce(_) => fixed(reduce::PARAMS),
+            KernelKey::Scatter(_) => fixed(scatter::PARAMS),
             KernelKey::Softmax(_) => fixed(softmax::PARAMS),
+            KernelKey::SoftmaxGrad(_) => fixed(softmax_grad::PARAMS),
+            KernelKey::SumParts(key) => key.params(),
         }
     }
 
@@ -128,29 +208,51 @@ impl KernelKey {
     pub fn workgroup_bytes(&self) -> usize {
         match self {
             KernelKey::Attention(key) => key.workgroup_bytes(),
+            KernelKey::AttentionGrad(key) => key.workgroup_bytes(),
             KernelKey::Matmul(key) => key.workgroup_bytes(),
-            KernelKey::Elementwise(_)
+            KernelKey::Adam(_)
+            | KernelKey::AttentionStats(_)
+            | KernelKey::CrossEntropy(_)
+            | KernelKey::CrossEntropyGrad(_)
+            | KernelKey::Dropout(_)
+            | KernelKey::Elementwise(_)
             | KernelKey::Fill(_)
             | KernelKey::Gather(_)
             | KernelKey::Norm(_)
+            | KernelKey::NormGrad(_)
+            | KernelKey::NormParamGrad(_)
             | KernelKey::Probe(_)
             | KernelKey::Reduce(_)
-            | KernelKey::Softmax(_) => 0,
+            | KernelKey::Scatter(_)
+            | KernelKey::Softmax(_)
+            | KernelKey::SoftmaxGrad(_)
+            | KernelKey::SumParts(_) => 0,
         }
     }
 
     /// Invocations of a workgroup.
     pub fn workgroup_size(&self) -> u32 {
         match self {
+            KernelKey::Adam(key) => key.size,
             KernelKey::Attention(key) => key.workgroup_size(),
+            KernelKey::AttentionGrad(key) => key.workgroup_size(),
+            KernelKey::AttentionStats(key) => key.size,
+            KernelKey::CrossEntropy(key) => key.size,
+            KernelKey::CrossEntropyGrad(key) => key.size,
+            KernelKey::Dropout(key) => key.size,
             KernelKey::Elementwise(key) => key.workgroup_size(),
             KernelKey::Fill(key) => key.size,
             KernelKey::Gather(key) => key.size,
             KernelKey::Matmul(key) => key.workgroup_size(),
             KernelKey::Norm(key) => key.size,
+            KernelKey::NormGrad(key) => key.size,
+            KernelKey::NormParamGrad(key) => key.workgroup_size(),
             KernelKey::Probe(key) => key.size,
             KernelKey::Reduce(key) => key.size,
+            KernelKey::Scatter(key) => key.workgroup_size(),
             KernelKey::Softmax(key) => key.size,
+            KernelKey::SoftmaxGrad(key) => key.size,
+            KernelKey::SumParts(key) => key.workgroup_size(),
         }
     }
 }

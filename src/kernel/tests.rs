@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::caps::DeviceCaps;
+use crate::graph::{AdamAttrs, Chain, CrossEntropyAttrs, Shape};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use proptest::prelude::*;
 
@@ -11,15 +12,26 @@ pub(super) const FORMS: [(bool, bool, u32); 5] =
 
 fn catalogue() -> Vec<KernelKey> {
     [
+        adam::catalogue(),
         attention::catalogue(),
+        attention_grad::catalogue(),
+        attention_stats::catalogue(),
+        cross_entropy::catalogue(),
+        cross_entropy_grad::catalogue(),
+        dropout::catalogue(),
         elementwise::catalogue(),
         fill::catalogue(),
         gather::catalogue(),
         matmul::catalogue(),
         norm::catalogue(),
+        norm_grad::catalogue(),
+        norm_param_grad::catalogue(),
         probe::catalogue(),
         reduce::catalogue(),
+        scatter::catalogue(),
         softmax::catalogue(),
+        softmax_grad::catalogue(),
+        sum_parts::catalogue(),
     ]
     .concat()
 }
@@ -191,6 +203,191 @@ fn launches_cover_their_tensors_under_small_limits() {
             check(&sum, &caps);
             covers(&sum, 0, (100_000 * size) as u64);
             covers(&sum, 2, workspace.unwrap() as u64);
+        }
+    }
+}
+
+/// (rows, columns) of a matrix, stored the other way if `turned`.
+fn matrix(rows: usize, columns: usize, turned: bool) -> View {
+    let view = |dims: [usize; 2]| View::dense(&Shape::from(dims.to_vec()));
+    if turned { view([columns, rows]).permute(&[1, 0]) } else { view([rows, columns]) }
+}
+
+/// The value of a launch's parameter.
+fn param(launch: &Launch<usize>, name: &str) -> Option<usize> {
+    let at = launch.key.params().iter().position(|n| n == name)?;
+    Some(launch.params[at] as usize)
+}
+
+#[test]
+fn products_in_every_layout_cover_their_results_under_small_limits() {
+    let identity = Chain::identity();
+    for (turned, [m, k, n]) in (0..4).flat_map(|t| [[33, 31, 257], [300, 64, 256], [1, 7, 5]].map(|size| (t, size))) {
+        let (a, b) = (matrix(m, k, turned & 1 > 0), matrix(k, n, turned & 2 > 0));
+        let (c, row_sums) = (matrix(m, n, false), View::dense(&Shape::from(vec![m])));
+        for (limit, cpu, dtype) in
+            [(1 << 20, false, DType::F32), (1 << 20, true, DType::F16), (128 << 10, false, DType::F32)]
+        {
+            let caps = DeviceCaps { cpu, ..small(limit) };
+            // rows of A are summed where they are neighbours
+            let sums = (turned & 1 > 0).then_some(&row_sums);
+            let product = matmul::Matmul {
+                dtype,
+                out: dtype,
+                a: &a,
+                b: &b,
+                c: &c,
+                epilogue: &identity,
+                extras: &[],
+                in_place: None,
+                slice: None,
+                sums,
+            };
+            let launches = product.launches(&caps).unwrap();
+            check(&launches, &caps);
+            let made: usize = launches.iter().map(|l| param(l, "m").unwrap() * param(l, "n").unwrap()).sum();
+            assert_eq!(made, m * n, "{launches:?}");
+            // the sums are made once for each row, by whoever makes its first columns
+            let summed: usize =
+                launches.iter().filter(|l| param(l, "sums_offset").is_some()).map(|l| param(l, "m").unwrap()).sum();
+            assert_eq!(summed, if sums.is_some() { m } else { 0 }, "{launches:?}");
+            let wanted = if cpu { "matmul_direct" } else { "matmul" };
+            assert!(launches.iter().all(|l| l.key.name() == wanted));
+            let flops: f64 = launches.iter().map(|l| l.estimate.flops).sum();
+            assert_eq!(flops, 2.0 * (m * n * k) as f64);
+        }
+    }
+}
+
+#[test]
+fn slices_of_a_product_cover_its_inner_dimension() {
+    let identity = Chain::identity();
+    let [m, k, n] = [48, 1000, 40];
+    let (a, b) = (matrix(m, k, true), matrix(k, n, false));
+    for (slice, limit) in [(128, 1 << 20), (320, 1 << 20), (64, 100 << 10), (32, 64 << 10)] {
+        let slices = k.div_ceil(slice);
+        let (c, sums) = (View::dense(&Shape::from(vec![slices, m, n])), View::dense(&Shape::from(vec![slices, m])));
+        for cpu in [false, true] {
+            let caps = DeviceCaps { cpu, ..small(limit) };
+            let product = matmul::Matmul {
+                dtype: DType::F32,
+                out: DType::F32,
+                a: &a,
+                b: &b,
+                c: &c,
+                epilogue: &identity,
+                extras: &[],
+                in_place: None,
+                slice: Some(slice),
+                sums: Some(&sums),
+            };
+            let launches = product.launches(&caps).unwrap();
+            check(&launches, &caps);
+            let mut inner = 0;
+            for launch in &launches {
+                let [slices, k, tail] = ["batch0", "k", "tail"].map(|name| param(launch, name).unwrap());
+                assert_eq!(k, slice);
+                inner += (slices - 1) * k + tail;
+                // no window reaches past the end of what it looks into
+                for (operand, width) in launch.operands.iter().zip([m, n]) {
+                    assert!(operand.offset + operand.bytes <= (1000 * width * 4) as u64, "{launch:?}");
+                }
+            }
+            assert_eq!(inner, k);
+            let flops: f64 = launches.iter().map(|l| l.estimate.flops).sum();
+            assert_eq!(flops, 2.0 * (m * n * k) as f64);
+        }
+    }
+}
+
+#[test]
+fn products_of_few_tiles_or_beyond_a_binding_are_sliced() {
+    let large = DeviceCaps { max_binding_bytes: 1 << 31, workgroup_bytes: 48 << 10, max_invocations: 1024, ..small(0) };
+    let slice = |m: usize, k: usize, n: usize, caps: &DeviceCaps| {
+        matmul::Matmul::slice(&matrix(m, k, true), &matrix(k, n, false), DType::F32, caps)
+    };
+    // weight gradients of 2048 rows: few tiles, as many as cores, many more
+    for (m, n) in [(256, 256), (768, 768), (65, 768), (1, 10)] {
+        let slice = slice(m, 2048, n, &large).unwrap_or_else(|| panic!("({m}, {n}) is whole"));
+        assert!(slice >= 128 && slice % 32 == 0 && slice <= 1024, "({m}, {n}): {slice}");
+    }
+    assert_eq!(slice(8192, 2048, 8192, &large), None);
+    assert_eq!(slice(3072, 64, 768, &large), None);
+    assert_eq!(slice(256, 2048, 256, &DeviceCaps { cpu: true, ..large.clone() }), None);
+    // rows of 2 KiB, of which a binding of 64 KiB less alignment covers 31
+    let few = DeviceCaps { cpu: true, ..small(64 << 10) };
+    assert_eq!(slice(8, 100, 512, &few), Some(31));
+    assert_eq!(slice(8, 31, 512, &few), None);
+    assert_eq!(slice(8, 1000, 512, &DeviceCaps { cpu: true, ..small(1 << 20) }), Some(480));
+}
+
+#[test]
+fn sums_of_parts_follow_each_other() {
+    let caps = small(1 << 20);
+    let sums = |first, count| sum_parts::Sums { first, count };
+    let one = sum_parts::launch(3, DType::F16, sums(1024, 600), None, &caps).unwrap();
+    check(std::slice::from_ref(&one), &caps);
+    assert_eq!(one.params, [3, 3, 150, 0]);
+    let odd = sum_parts::launch(2, DType::F32, sums(65, 129), Some(sums(3, 70)), &caps).unwrap();
+    check(std::slice::from_ref(&odd), &caps);
+    assert_eq!(odd.params, [5, 2, 129, 1, 3, 70, 3]);
+    let error = sum_parts::launch(9, DType::F32, sums(0, 200), None, &small(4096)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "sum_parts: operand 0: all parts wants a binding of 7200 bytes, but the device's limit is 4096; \
+         use a smaller size or another adapter"
+    );
+}
+
+#[test]
+fn launches_of_training_cover_their_tensors_under_small_limits() {
+    let adam = AdamAttrs {
+        beta1: 0.9.into(),
+        beta2: 0.999.into(),
+        eps: 1e-8.into(),
+        weight_decay: 0.0.into(),
+        decoupled: false,
+    };
+    let loss = CrossEntropyAttrs { axis: 1, ignore_index: None, label_smoothing: 0.0.into() };
+    for limit in [65_536, 1 << 20] {
+        let caps = small(limit);
+        for dtype in [DType::F32, DType::F16] {
+            let size = dtype.size();
+            let rows_bytes = |rows: usize, width: usize| (rows * width * size) as u64;
+            for in_place in [false, true] {
+                let step = adam::launches(&adam, dtype, 50_000, in_place, &caps).unwrap();
+                check(&step, &caps);
+                covers(&step, 0, 200_000);
+                covers(&step, 3, rows_bytes(50_000, 1));
+                let sizes = [1000, 32, 4];
+                let grad = cross_entropy_grad::launches(&loss, dtype, sizes, in_place, &caps).unwrap();
+                check(&grad, &caps);
+                covers(&grad, 4, rows_bytes(4000, 32));
+            }
+            for sizes in [[1000, 100, 1], [64, 65, 8]] {
+                let losses = cross_entropy::launches(&loss, dtype, sizes, &caps).unwrap();
+                check(&losses, &caps);
+                covers(&losses, 0, rows_bytes(sizes[0] * sizes[1], sizes[2]));
+                covers(&losses, 3, (4 * sizes[0] * sizes[2]) as u64);
+            }
+            let soft = softmax_grad::launches(dtype, true, 1000, 128, 1, &caps).unwrap();
+            check(&soft, &caps);
+            covers(&soft, 2, rows_bytes(1000, 128));
+            for rms in [false, true] {
+                let inputs = if rms { 3 } else { 4 };
+                let rows = norm_grad::launches(rms, dtype, 3000, 128, &caps).unwrap();
+                check(&rows, &caps);
+                covers(&rows, inputs + 1, rows_bytes(3000, 128));
+                let (sums, workspace) = norm_param_grad::launches(rms, dtype, 3000, 64, &caps).unwrap();
+                check(&sums, &caps);
+                covers(&sums, inputs - 1, rows_bytes(3000, 64));
+                covers(&sums, inputs, rows_bytes(64, 1));
+                covers(&sums, if rms { 4 } else { 6 }, workspace as u64);
+            }
+            let added = scatter::launches(dtype, DType::I32, 5000, 128, 777, &caps).unwrap();
+            check(&added, &caps);
+            covers(&added, 0, rows_bytes(777, 128));
+            covers(&added, 2, rows_bytes(5000, 128));
         }
     }
 }

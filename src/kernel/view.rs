@@ -58,6 +58,18 @@ impl View {
         view
     }
 
+    /// As a matrix whose rows are its innermost dimension, if strides can say so and neighbours in a row are contiguous.
+    pub fn rows(&self) -> Option<View> {
+        let last = self.dims.len().checked_sub(1)?;
+        let (rows, strides) = coalesce(&self.dims[..last], &[&self.strides[..last]]);
+        let contiguous = self.dims[last] == 1 || self.strides[last] == 1;
+        (rows.len() == 1 && contiguous).then(|| View {
+            offset: self.offset,
+            dims: vec![rows[0], self.dims[last]],
+            strides: vec![strides[0][0], self.strides[last]],
+        })
+    }
+
     /// The same elements in another shape, if strides can say so: always for a dense view.
     pub fn reshape(&self, shape: &Shape) -> Option<View> {
         self.is_dense().then(|| View { offset: self.offset, dims: shape.dims().to_vec(), strides: shape.strides() })

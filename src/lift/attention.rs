@@ -1,8 +1,10 @@
-//! In: heads written out as matmul, scale, mask, softmax, matmul and concat; out: one attention over all heads.
-//! Knows nothing of how q, k and v came about.
+//! In: heads written out as matmul, scale, mask, softmax, dropout, matmul and concat; out: one attention over all
+//! heads. Knows nothing of how q, k and v came about.
 
 use super::{scope, within};
-use crate::graph::{AttentionAttrs, Binary, Graph, GraphError, NodeId, Op, Report, Rewriter, Shape, Unary, ValueId};
+use crate::graph::{
+    AttentionAttrs, Binary, DropoutAttrs, Graph, GraphError, Node, NodeId, Op, Report, Rewriter, Shape, Unary, ValueId,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 const PASS: &str = "attention";
@@ -17,6 +19,8 @@ struct Head {
     v: ValueId, // (B, Sk, D)
     scale: f32,
     causal: bool,
+    /// Of the weights, with its counter.
+    dropout: Option<(DropoutAttrs, ValueId)>,
 }
 
 struct Matcher<'a> {
@@ -34,7 +38,15 @@ impl Matcher<'_> {
         let g = self.graph;
         let node = g.producer(out);
         let Op::Matmul { transpose_a: false, transpose_b: false } = node.op else { return None };
-        let (weights, v) = (node.inputs[0], node.inputs[1]);
+        let (mut weights, v) = (node.inputs[0], node.inputs[1]);
+        let dropout = match g.producer(weights) {
+            _ if !self.used_once(weights) => return None,
+            Node { op: Op::Dropout(attrs), inputs, .. } => {
+                weights = inputs[0];
+                Some((*attrs, inputs[1]))
+            }
+            _ => None,
+        };
         if g.producer(weights).op != Op::Softmax(2) || !self.used_once(weights) {
             return None;
         }
@@ -66,7 +78,7 @@ impl Matcher<'_> {
         let (qs, ks, vs) = (g.shape(q).dims(), g.shape(k).dims(), g.shape(v).dims());
         let fits =
             qs.len() == 3 && ks.len() == 3 && ks == vs && qs[0] == ks[0] && qs[2] == ks[2] && ks[1] > 0 && ks[2] > 0;
-        fits.then_some(Head { q, k, v, scale: scale.unwrap_or(1.0), causal })
+        fits.then_some(Head { q, k, v, scale: scale.unwrap_or(1.0), causal, dropout })
     }
 
     /// The keys (B, Sk, D) behind the right operand of the scores.
@@ -109,6 +121,18 @@ impl Matcher<'_> {
     }
 }
 
+/// Why the dropouts of heads cannot be one: an attention has one probability and one counter, and head h drops by
+/// the random numbers of site + h.
+fn dropouts_apart(heads: &[Head]) -> Option<&'static str> {
+    let drawn = |h: &Head| h.dropout.map(|(d, counter)| (d.p.get().to_bits(), counter));
+    if heads.iter().any(|h| drawn(h) != drawn(&heads[0])) {
+        return Some("heads differ in dropout");
+    }
+    let sites: Vec<u32> = heads.iter().filter_map(|h| h.dropout).map(|(d, _)| d.site).collect();
+    let next = |w: &[u32]| w[1] == w[0].wrapping_add(1);
+    (!sites.windows(2).all(next)).then_some("the heads' dropouts are not at sites in a row")
+}
+
 /// Replaces heads by attentions. Heads whose scores or weights are read elsewhere, or whose concat has other parts as
 /// well, stay as written.
 pub(super) fn attention(graph: &Graph, report: &mut Report) -> Result<Graph, GraphError> {
@@ -121,7 +145,7 @@ pub(super) fn attention(graph: &Graph, report: &mut Report) -> Result<Graph, Gra
         };
         let scope = scope(&node.name);
         let name = within(scope, "attention");
-        let mut inputs = Vec::with_capacity(3);
+        let mut inputs = Vec::with_capacity(4);
         for (part, of) in [("q", (|h| h.q) as fn(&Head) -> ValueId), ("k", |h| h.k), ("v", |h| h.v)] {
             let parts: Vec<ValueId> = heads.iter().map(|h| r.get(of(h))).collect();
             inputs.push(match parts[..] {
@@ -129,14 +153,15 @@ pub(super) fn attention(graph: &Graph, report: &mut Report) -> Result<Graph, Gra
                 _ => r.new.push(Op::Concat(2), parts, within(scope, part))?.into(),
             });
         }
-        let Head { scale, causal, .. } = heads[0];
+        let Head { scale, causal, dropout, .. } = heads[0];
+        inputs.extend(dropout.map(|(_, counter)| r.get(counter)));
         let attrs = AttentionAttrs {
             heads: heads.len(),
             scale: scale.into(),
             causal,
             mask: false,
             lengths: false,
-            dropout: None,
+            dropout: dropout.map(|(attrs, _)| attrs),
         };
         let new = r.new.push(Op::Attention(attrs), inputs, name.clone())?;
         r.set(id.into(), new.into());
@@ -162,6 +187,8 @@ fn plan(graph: &Graph, report: &mut Report) -> BTreeMap<NodeId, Vec<Head>> {
             report.add(PASS, what);
         } else if !heads.iter().all(|h| m.agree(first, h)) {
             report.add(PASS, format!("{}: heads differ in scale, mask or size: left as written", node.name));
+        } else if let Some(why) = dropouts_apart(&heads) {
+            report.add(PASS, format!("{}: {why}: left as written", node.name));
         } else if !small(first) {
             report.add(PASS, format!("{}: {}", node.name, too_large(first)));
         } else {

@@ -22,6 +22,7 @@ pub struct Checkpoint {
     path: PathBuf,
     map: Mmap,
     entries: BTreeMap<String, Entry>,
+    metadata: BTreeMap<String, String>,
 }
 
 struct Entry {
@@ -63,7 +64,8 @@ impl Checkpoint {
             bytes: start + info.data_offsets.0..start + info.data_offsets.1,
         };
         let entries = metadata.tensors().into_iter().map(|(name, info)| (name, entry(info))).collect();
-        Ok(Checkpoint { path, map, entries })
+        let metadata = metadata.metadata().iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
+        Ok(Checkpoint { path, map, entries, metadata })
     }
 
     /// The file.
@@ -74,6 +76,36 @@ impl Checkpoint {
     /// The tensors' names, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.keys().map(String::as_str)
+    }
+
+    /// A word of the file's metadata.
+    pub fn metadata(&self, key: &str) -> Option<&str> {
+        self.metadata.get(key).map(String::as_str)
+    }
+
+    /// A word of the metadata that must be this; the error says what to do if it is not.
+    pub(crate) fn expect(
+        &self,
+        key: &'static str,
+        expected: &str,
+        advice: &'static str,
+    ) -> Result<(), CheckpointError> {
+        if self.metadata(key) == Some(expected) {
+            return Ok(());
+        }
+        let got = self.metadata.get(key).cloned();
+        Err(CheckpointError::Metadata { path: self.path.clone(), key, expected: expected.into(), got, advice })
+    }
+
+    /// A number of the metadata.
+    pub(crate) fn number(&self, key: &'static str) -> Result<u64, CheckpointError> {
+        self.metadata(key).and_then(|word| word.parse().ok()).ok_or_else(|| CheckpointError::Metadata {
+            path: self.path.clone(),
+            key,
+            expected: "a number".into(),
+            got: self.metadata.get(key).cloned(),
+            advice: "take a file that a trainer saved",
+        })
     }
 
     /// A tensor's shape.
@@ -111,6 +143,16 @@ impl Checkpoint {
         }
         let dtypes = wanted.into_iter().map(|(name, ty)| (name, ty.dtype)).collect();
         Ok(Loaded { checkpoint: self, dtypes, unused, skipped })
+    }
+
+    /// [`Checkpoint::load`] of a file that must hold nothing else.
+    pub(crate) fn load_all(&self, layout: &ParamLayout) -> Result<Loaded<'_>, CheckpointError> {
+        let loaded = self.load(layout)?;
+        let others = [&loaded.unused[..], &loaded.skipped].concat();
+        if others.is_empty() {
+            return Ok(loaded);
+        }
+        Err(CheckpointError::Misfits { path: self.path.clone(), misfits: Vec::new(), unused: others })
     }
 
     /// The entry, if it is there and converts.

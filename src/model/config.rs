@@ -17,6 +17,7 @@ use thiserror::Error;
 /// | --- | --- | --- | --- |
 /// | `"gptlite"` | `vocab_size`, `n_layer`, `n_embd`, `n_head`, `block_size` | integer | sizes, see [`GptliteConfig`]; `n_embd` is a multiple of `n_head` |
 /// | | `attention_scale` | number | what scores are multiplied with |
+/// | | `dropout` (optional) | number | its probability in training, 0 if left out |
 /// | | `vocab` (optional) | list of strings of one character | the character of each token, `vocab_size` of them, none twice |
 /// | | `batch`, `seq` (optional) | integer | sizes of the input that expected tensors were made with |
 /// | | `greedy` (optional) | object by prompt of `{text, min_top2_gap}` | what greedy generation gives up to `block_size` tokens, prompt included, and the smallest gap between the two best logits on the way |
@@ -147,6 +148,7 @@ impl Fields<'_> {
             n_head: self.required("n_head")?,
             block_size: self.required("block_size")?,
             attention_scale: self.required("attention_scale")?,
+            dropout: self.optional("dropout")?.unwrap_or(0.0),
         };
         config.check().map_err(|source| ConfigError::Model { path: self.path.to_owned(), source })?;
         Ok(GptliteFile {

@@ -1,7 +1,7 @@
 //! In: [`DnnConfig`]; out: the graph of the seed's deep or wide network. Knows graph's builder only.
 
-use super::ModelError;
 use super::layer::{Linear, check_dtype, check_size, relu};
+use super::{Loss, ModelError};
 use crate::graph::{Builder, DType, Graph, TensorType, ValueId};
 
 /// Sizes of a DNN.
@@ -77,6 +77,19 @@ impl Dnn {
         let x = b.input("input", TensorType::new(self.dtype, [batch, self.config.in_size]))?;
         let y = self.forward(&mut b, x)?;
         b.output("output", y)?;
+        Ok(b.finish()?)
+    }
+
+    /// The forward pass of training: inputs "input" (B, in_size) and "targets" i32 (B), the class of each row among the
+    /// out_size columns; output "loss" f32 ().
+    pub fn build_training(&self, batch: usize, loss: Loss) -> Result<Graph, ModelError> {
+        check_size("batch", batch, 1, i32::MAX as usize)?;
+        let mut b = Builder::new();
+        let x = b.input("input", TensorType::new(self.dtype, [batch, self.config.in_size]))?;
+        let targets = b.input("targets", TensorType::new(DType::I32, [batch]))?;
+        let y = self.forward(&mut b, x)?;
+        let loss = loss.build(&mut b, y, targets)?;
+        b.output("loss", loss)?;
         Ok(b.finish()?)
     }
 

@@ -128,6 +128,28 @@ pub enum CheckpointError {
         /// Names in the file that the model does not know: often the missing ones under another name.
         unused: Vec<String>,
     },
+    /// The file's metadata are not what goes on from it expects.
+    #[error("{}: \"{key}\" is {}, expected {expected}; {advice}", path.display(), got.as_deref().unwrap_or("missing"))]
+    Metadata {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: &'static str,
+        /// What it must be.
+        expected: String,
+        /// What it is, if it is there.
+        got: Option<String>,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// Bools are not written.
+    #[error("{}: \"{name}\" is of bools, which take another size in files; cast it to i32", path.display())]
+    Bool {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        name: String,
+    },
     /// One tensor was asked for and cannot be given.
     #[error("{}: {misfit}", path.display())]
     Tensor {

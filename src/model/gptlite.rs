@@ -1,7 +1,7 @@
 //! In: [`GptliteConfig`]; out: the graph of the seed's GPT, written as the seed writes it. Knows graph's builder only.
 
-use super::ModelError;
-use super::layer::{Linear, check_dtype, check_size, embedding, layernorm, relu};
+use super::layer::{Dropout, Linear, check_dtype, check_size, embedding, layernorm, relu};
+use super::{Loss, ModelError};
 use crate::graph::{Builder, DType, Graph, TensorType, ValueId};
 
 /// PyTorch's default ε of `nn.LayerNorm`.
@@ -22,18 +22,26 @@ pub struct GptliteConfig {
     pub block_size: usize,
     /// What attention's scores are multiplied with.
     pub attention_scale: f32,
+    /// Probability of dropout in training, at least 0 and less than 1.
+    pub dropout: f32,
 }
 
 impl GptliteConfig {
-    /// With the seed's scale, `n_embd^-0.5`: its code takes the width where the textbook takes the head size.
+    /// With the seed's scale, `n_embd^-0.5`: its code takes the width where the textbook takes the head size. Without
+    /// dropout.
     pub fn new(vocab_size: usize, n_layer: usize, n_embd: usize, n_head: usize, block_size: usize) -> Self {
         let attention_scale = (n_embd as f64).powf(-0.5) as f32;
-        GptliteConfig { vocab_size, n_layer, n_embd, n_head, block_size, attention_scale }
+        GptliteConfig { vocab_size, n_layer, n_embd, n_head, block_size, attention_scale, dropout: 0.0 }
     }
 
-    /// The seed's: GPT-3 Small (12 layers of 768, 12 heads, 2048 positions) over 65 characters.
+    /// The seed's: GPT-3 Small (12 layers of 768, 12 heads, 2048 positions) over 65 characters, dropout 0.1.
     pub fn small() -> Self {
-        Self::new(65, 12, 768, 12, 2048)
+        Self::new(65, 12, 768, 12, 2048).with_dropout(0.1)
+    }
+
+    /// The same sizes with another probability of dropout.
+    pub fn with_dropout(self, dropout: f32) -> Self {
+        GptliteConfig { dropout, ..self }
     }
 
     /// The same sizes with the textbook's scale, `head_size^-0.5`.
@@ -65,6 +73,9 @@ impl GptliteConfig {
         }
         if !self.attention_scale.is_finite() {
             return Err(ModelError::size("attention_scale", "a finite number", self.attention_scale));
+        }
+        if !(0.0..1.0).contains(&self.dropout) {
+            return Err(ModelError::size("dropout", "at least 0 and less than 1", self.dropout));
         }
         Ok(())
     }
@@ -110,6 +121,24 @@ impl Gptlite {
         Ok(b.finish()?)
     }
 
+    /// The forward pass of training: inputs "tokens" and "targets" i32 (B, S), and with dropout "dropout.counter" u32
+    /// (3); output "loss" f32 (). Dropouts lie where the seed has them: on each head's weights after softmax, after
+    /// `proj` and after `ffwd.net.2`; their sites count up in the order in which a block writes them.
+    pub fn build_training(&self, batch: usize, seq: usize, loss: Loss) -> Result<Graph, ModelError> {
+        check_size("batch", batch, 1, i32::MAX as usize)?;
+        self.config.check()?;
+        let mut b = Builder::new();
+        let tokens = b.input("tokens", TensorType::new(DType::I32, [batch, seq]))?;
+        let targets = b.input("targets", TensorType::new(DType::I32, [batch, seq]))?;
+        let mut dropout = Dropout::new(&mut b, self.config.dropout)?;
+        let x = self.hidden_with(&mut b, tokens, &mut dropout)?;
+        let logits = self.head(&mut b, x)?;
+        let logits = b.permute(logits, &[0, 2, 1])?; // (B, C, S)
+        let loss = loss.build(&mut b, logits, targets)?;
+        b.output("loss", loss)?;
+        Ok(b.finish()?)
+    }
+
     /// One step of generation: inputs "tokens" i32 (1, S), padded on the right with any token, and "position" i32 (1),
     /// the index of the last true token; outputs "logits" (1, C) after that token and "next" i32 (1), the likeliest
     /// token. Padding cannot be seen from the left of it, and one row alone goes through the head.
@@ -134,6 +163,10 @@ impl Gptlite {
 
     /// Tokens (B, S) → what the last layer norm gives, (B, S, E).
     pub fn hidden(&self, b: &mut Builder, tokens: ValueId) -> Result<ValueId, ModelError> {
+        self.hidden_with(b, tokens, &mut Dropout::none())
+    }
+
+    fn hidden_with(&self, b: &mut Builder, tokens: ValueId, dropout: &mut Dropout) -> Result<ValueId, ModelError> {
         let c = &self.config;
         c.check()?;
         check_dtype(self.dtype)?;
@@ -151,7 +184,7 @@ impl Gptlite {
         // the seed's `tril` buffers are equal in every head of every block
         let mask = b.causal_mask(seq, seq)?; // (S, S)
         for i in 0..c.n_layer {
-            x = b.scope(&format!("blocks.{i}"), |b| self.block(b, x, mask))?;
+            x = b.scope(&format!("blocks.{i}"), |b| self.block(b, x, mask, dropout))?;
         }
         layernorm(b, "ln", x, LAYERNORM_EPS)
     }
@@ -164,25 +197,38 @@ impl Gptlite {
         Linear { inputs, outputs, bias, dtype: self.dtype }
     }
 
-    fn block(&self, b: &mut Builder, x: ValueId, mask: ValueId) -> Result<ValueId, ModelError> {
+    fn block(&self, b: &mut Builder, x: ValueId, mask: ValueId, dropout: &mut Dropout) -> Result<ValueId, ModelError> {
         let y = layernorm(b, "ln1", x, LAYERNORM_EPS)?;
-        let y = b.scope("sa", |b| self.self_attention(b, y, mask))?;
+        let y = b.scope("sa", |b| self.self_attention(b, y, mask, dropout))?;
         let x = b.add(x, y)?;
         let y = layernorm(b, "ln2", x, LAYERNORM_EPS)?;
-        let y = b.scope("ffwd.net", |b| self.feed_forward(b, y))?;
+        let y = b.scope("ffwd.net", |b| self.feed_forward(b, y, dropout))?;
         Ok(b.add(x, y)?)
     }
 
-    fn self_attention(&self, b: &mut Builder, x: ValueId, mask: ValueId) -> Result<ValueId, ModelError> {
+    fn self_attention(
+        &self,
+        b: &mut Builder,
+        x: ValueId,
+        mask: ValueId,
+        dropout: &mut Dropout,
+    ) -> Result<ValueId, ModelError> {
         let mut heads = Vec::with_capacity(self.config.n_head);
         for i in 0..self.config.n_head {
-            heads.push(b.scope(&format!("heads.{i}"), |b| self.attention_head(b, x, mask))?);
+            heads.push(b.scope(&format!("heads.{i}"), |b| self.attention_head(b, x, mask, dropout))?);
         }
         let out = b.concat(&heads, 2)?; // (B, S, H·D)
-        self.linear(self.config.n_embd, self.config.n_embd, true).build(b, "proj", out)
+        let out = self.linear(self.config.n_embd, self.config.n_embd, true).build(b, "proj", out)?;
+        dropout.build(b, out)
     }
 
-    fn attention_head(&self, b: &mut Builder, x: ValueId, mask: ValueId) -> Result<ValueId, ModelError> {
+    fn attention_head(
+        &self,
+        b: &mut Builder,
+        x: ValueId,
+        mask: ValueId,
+        dropout: &mut Dropout,
+    ) -> Result<ValueId, ModelError> {
         let project = self.linear(self.config.n_embd, self.config.head_size(), false);
         let k = project.build(b, "key", x)?; // (B, S, D)
         let q = project.build(b, "query", x)?;
@@ -191,13 +237,15 @@ impl Gptlite {
         let wei = b.scale(wei, self.config.attention_scale)?;
         let wei = b.masked_fill(wei, mask, f32::NEG_INFINITY)?;
         let wei = b.softmax(wei, 2)?;
+        let wei = dropout.build(b, wei)?;
         Ok(b.matmul(wei, v)?) // (B, S, D)
     }
 
-    fn feed_forward(&self, b: &mut Builder, x: ValueId) -> Result<ValueId, ModelError> {
+    fn feed_forward(&self, b: &mut Builder, x: ValueId, dropout: &mut Dropout) -> Result<ValueId, ModelError> {
         let wide = 4 * self.config.n_embd;
         let h = self.linear(self.config.n_embd, wide, true).build(b, "0", x)?; // (B, S, 4·E)
         let h = relu(b, "1", h)?;
-        self.linear(wide, self.config.n_embd, true).build(b, "2", h)
+        let h = self.linear(wide, self.config.n_embd, true).build(b, "2", h)?;
+        dropout.build(b, h)
     }
 }

@@ -52,6 +52,32 @@ pub(super) fn relu(b: &mut Builder, name: &str, x: ValueId) -> Result<ValueId, M
     b.scope(name, |b| Ok(b.relu(x)?))
 }
 
+/// `nn.Dropout(p)` wherever a model has one: each has the next site. Without p there is none, and no counter.
+pub(super) struct Dropout {
+    p: f32,
+    counter: Option<ValueId>,
+    site: u32,
+}
+
+impl Dropout {
+    /// For inference.
+    pub fn none() -> Self {
+        Dropout { p: 0.0, counter: None, site: 0 }
+    }
+
+    /// For training; declares the counter if p is not 0.
+    pub fn new(b: &mut Builder, p: f32) -> Result<Self, ModelError> {
+        let counter = if p == 0.0 { None } else { Some(b.dropout_counter()?) };
+        Ok(Dropout { p, counter, site: 0 })
+    }
+
+    pub fn build(&mut self, b: &mut Builder, x: ValueId) -> Result<ValueId, ModelError> {
+        let Some(counter) = self.counter else { return Ok(x) };
+        self.site += 1;
+        Ok(b.dropout(x, self.p, self.site - 1, counter)?)
+    }
+}
+
 /// Models compute in f32 or f16.
 pub(super) fn check_dtype(dtype: DType) -> Result<(), ModelError> {
     match dtype {

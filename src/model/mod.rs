@@ -14,6 +14,8 @@ mod gptlite;
 mod header;
 mod init;
 mod layer;
+mod loss;
+mod save;
 mod source;
 mod vocabulary;
 
@@ -23,5 +25,8 @@ pub use dnn::{Dnn, DnnConfig};
 pub use error::{CheckpointError, HeaderFault, Misfit, ModelError};
 pub use gptlite::{Gptlite, GptliteConfig, LAYERNORM_EPS};
 pub use init::{Init, init};
+pub use loss::Loss;
+pub(crate) use save::Draft;
+pub use save::save;
 pub use source::ParamSource;
 pub use vocabulary::{Vocabulary, VocabularyError};

@@ -1,7 +1,8 @@
 //! In: [`Selected`] tensors and launches; out: [`MemoryPlan`], which buffer each tensor lives in. Knows neither kernel
 //! sources nor wgpu.
 //!
-//! Temporaries share slots by lifetime, from the launch that first touches them to the last. A slot is a buffer of its
+//! Temporaries share slots by lifetime, from the launch that first touches them to the last, those first that need most
+//! room. A slot is a buffer of its
 //! own: wgpu rejects one buffer bound both read-only and writable in a dispatch, so tensors that one launch touches
 //! never share, unless the launch writes in place. [`audit`] derives all this again on its own.
 
@@ -62,45 +63,38 @@ pub fn lifetimes(selected: &Selected) -> Vec<Option<Lifetime>> {
     all
 }
 
+/// Tensors that share memory because each is written over the one before it, from the first launch that touches one to
+/// the last.
+struct Group {
+    tensors: Vec<usize>,
+    life: Lifetime,
+    bytes: u64,
+}
+
 /// Plans memory. Without `alias` every temporary has a slot of its own and nothing is overwritten in place but what a
 /// kernel's text demands.
+///
+/// The largest come first, each into the smallest slot that is free for as long as it lives (Pisarchyk and Lee,
+/// "Efficient memory management for deep neural net inference", arXiv 2001.03288): so no small tensor takes a place
+/// that a large one needs.
 pub fn plan(selected: &Selected, alias: bool) -> MemoryPlan {
     let lifetimes = lifetimes(selected);
+    let mut groups = groups(selected, &lifetimes);
+    groups.sort_by_key(|g| (std::cmp::Reverse(g.bytes), g.life.first));
     let mut slots: Vec<Option<SlotId>> = vec![None; selected.tensors.len()];
     let mut slot_bytes: Vec<u64> = Vec::new();
-    let mut free: Vec<SlotId> = Vec::new();
-    // a launch in place hands its slot on
-    let mut inherits = vec![None; selected.tensors.len()];
-    for step in &selected.steps {
-        if let (Some(from), Some(to)) = (step.in_place, step.launch.operands.last()) {
-            inherits[to.tensor.0] = Some(from);
-        }
-    }
-    let temp = |t: usize| selected.tensors[t].kind == TensorKind::Temp;
-    let mut starts: Vec<Vec<usize>> = vec![Vec::new(); selected.steps.len() + 1];
-    let mut ends: Vec<Vec<usize>> = vec![Vec::new(); selected.steps.len() + 1];
-    for (t, life) in lifetimes.iter().enumerate().filter(|(t, _)| temp(*t)) {
-        if let Some(life) = life {
-            starts[life.first].push(t);
-            ends[life.last].push(t);
-        }
-    }
-    for at in 0..starts.len() {
-        for &t in &starts[at] {
-            let bytes = selected.tensors[t].bytes.max(1).next_multiple_of(16);
-            let slot = match inherits[t] {
-                Some(from) if temp(from.0) => slots[from.0].expect("its tensor was written before"),
-                _ => take(&mut free, &mut slot_bytes, bytes, alias),
-            };
-            slots[t] = Some(slot);
-        }
-        for &t in &ends[at] {
-            let handed_on =
-                (0..selected.tensors.len()).any(|n| inherits[n] == Some(TensorId(t)) && slots[n] == slots[t]);
-            if !handed_on {
-                free.extend(slots[t]);
-            }
-        }
+    // when each slot is taken, in order
+    let mut taken: Vec<Vec<Lifetime>> = Vec::new();
+    for group in groups {
+        // slots were made the largest first
+        let free = (0..taken.len()).rev().find_map(|slot| Some((slot, gap(&taken[slot], group.life)?)));
+        let (slot, at) = free.filter(|_| alias).unwrap_or_else(|| {
+            slot_bytes.push(group.bytes);
+            taken.push(Vec::new());
+            (taken.len() - 1, 0)
+        });
+        taken[slot].insert(at, group.life);
+        group.tensors.iter().for_each(|t| slots[*t] = Some(SlotId(slot)));
     }
     let bytes = |t: &crate::select::TensorSpec| t.bytes.next_multiple_of(16);
     let resident = selected.tensors.iter().filter(|t| t.kind != TensorKind::Temp).map(bytes).sum();
@@ -108,21 +102,47 @@ pub fn plan(selected: &Selected, alias: bool) -> MemoryPlan {
     MemoryPlan { slots, slot_bytes, lifetimes, resident, naive }
 }
 
-/// The smallest free slot that is large enough; else the largest free one grows; else a new one.
-fn take(free: &mut Vec<SlotId>, slot_bytes: &mut Vec<u64>, bytes: u64, alias: bool) -> SlotId {
-    let fitting = (0..free.len()).filter(|i| slot_bytes[free[*i].0] >= bytes).min_by_key(|i| slot_bytes[free[*i].0]);
-    let best = fitting.or_else(|| (0..free.len()).max_by_key(|i| slot_bytes[free[*i].0]));
-    match best.filter(|_| alias) {
-        Some(i) => {
-            let slot = free.swap_remove(i);
-            slot_bytes[slot.0] = slot_bytes[slot.0].max(bytes);
-            slot
-        }
-        None => {
-            slot_bytes.push(bytes);
-            SlotId(slot_bytes.len() - 1)
+/// Temporaries that are touched, with those that a launch in place writes over them.
+fn groups(selected: &Selected, lifetimes: &[Option<Lifetime>]) -> Vec<Group> {
+    let is_temp = |t: TensorId| selected.tensors[t.0].kind == TensorKind::Temp;
+    let mut over: Vec<Option<TensorId>> = vec![None; selected.tensors.len()];
+    for step in &selected.steps {
+        if let (Some(from), Some(to)) = (step.in_place, step.launch.operands.last()) {
+            over[to.tensor.0] = Some(from).filter(|from| is_temp(*from));
         }
     }
+    let mut order: Vec<(usize, Lifetime)> =
+        lifetimes.iter().enumerate().filter_map(|(t, l)| Some((t, (*l)?))).collect();
+    order.retain(|(t, _)| is_temp(TensorId(*t)));
+    // what is written over was there before
+    order.sort_by_key(|(t, life)| (life.first, over[*t].is_some(), *t));
+    let mut group_of: Vec<Option<usize>> = vec![None; selected.tensors.len()];
+    let mut groups: Vec<Group> = Vec::new();
+    for (t, life) in order {
+        let bytes = selected.tensors[t].bytes.max(1).next_multiple_of(16);
+        match over[t].and_then(|from| group_of[from.0]) {
+            Some(at) => {
+                let group = &mut groups[at];
+                group.tensors.push(t);
+                group.life.last = group.life.last.max(life.last);
+                group.bytes = group.bytes.max(bytes);
+                group_of[t] = Some(at);
+            }
+            None => {
+                group_of[t] = Some(groups.len());
+                groups.push(Group { tensors: vec![t], life, bytes });
+            }
+        }
+    }
+    groups
+}
+
+/// Where in a slot's list a lifetime goes, if no launch touches another at the same time.
+fn gap(taken: &[Lifetime], life: Lifetime) -> Option<usize> {
+    let at = taken.partition_point(|t| t.first < life.first);
+    let before = at.checked_sub(1).is_none_or(|i| taken[i].last < life.first);
+    let after = taken.get(at).is_none_or(|t| life.last < t.first);
+    (before && after).then_some(at)
 }
 
 /// `planned 381.2 MiB (weights, inputs and states 331.0 MiB, 5 slots 50.2 MiB); each tensor on its own 1,204.1 MiB`.

@@ -61,7 +61,7 @@ pub(super) fn compute(graph: &Graph, node: &Node, x: &[&Value]) -> Result<Vec<Va
         Op::Embedding => vec![movement::embedding(x[0], x[1], node)?],
         Op::Reduce { kind, axes, .. } => vec![reduce::reduce(*kind, x[0], axes)],
         Op::Arg(Extreme::Max, axis) => vec![reduce::argmax(x[0], *axis)],
-        Op::Reshape(_) => vec![x[0].data.clone()],
+        Op::Reshape(_) | Op::Recompute(_) => vec![x[0].data.clone()],
         Op::Permute(perm) => vec![movement::permute(x[0], perm, shape)],
         Op::Slice { axis, start, .. } => vec![movement::slice(x[0], *axis, *start, shape)],
         Op::Concat(axis) => vec![movement::concat(x, *axis, shape)],

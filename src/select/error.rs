@@ -6,14 +6,6 @@ use thiserror::Error;
 /// A node that this device cannot run.
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum SelectError {
-    /// No kernel computes the op.
-    #[error("{op} \"{node}\": no kernel computes it")]
-    NoKernel {
-        /// Op's name.
-        op: &'static str,
-        /// Node's name.
-        node: String,
-    },
     /// A kernel refuses.
     #[error("{op} \"{node}\"{}: {source}", tensor_name(.tensor))]
     Kernel {

@@ -3,17 +3,22 @@
 //!
 //! Every op goes to a kernel in one exhaustive match. Ops that only move elements (reshape, permute, slice,
 //! broadcast) become [`View`]s of their input; what reads a view in a way that its kernel cannot makes a dense copy
-//! first. Physical layouts are explicit: a weight that only products read is stored transposed, (in, out), and cut
-//! into tensors that one binding covers; see [`Weight`].
+//! first. Physical layouts are explicit: a weight that only products read and no run updates is stored
+//! transposed, (in, out), and cut into tensors that one binding covers; see [`Weight`].
 
+mod attention;
 mod error;
+mod linear_grad;
 mod movement;
 mod products;
+mod reads;
 mod selector;
+mod states;
+mod training;
 
 pub use error::SelectError;
 
-use crate::graph::{DType, NodeId, StorageId, TensorType};
+use crate::graph::{DType, IndexBound, NodeId, StorageId, TensorType};
 use crate::kernel::{Launch, View};
 use std::fmt;
 use std::ops::Range;
@@ -68,8 +73,8 @@ pub struct Port {
     pub tensor: TensorId,
     /// First byte in the tensor.
     pub offset: u64,
-    /// For an integer input that indexes something: values are at least 0 and less than this, and who reads it.
-    pub bound: Option<(usize, String)>,
+    /// For an integer input that indexes something: what it may hold, the tightest first.
+    pub bounds: Vec<IndexBound>,
     /// For an output: it stays on the device.
     pub keep: bool,
 }

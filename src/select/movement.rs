@@ -5,7 +5,7 @@ use super::selector::{Fault, Selector};
 use crate::graph::{Node, NodeId, Op};
 
 impl Selector<'_> {
-    /// Reshape, permute, slice and broadcast look at their input's tensor.
+    /// Reshape, permute, slice, broadcast and recompute look at their input's tensor.
     pub(super) fn view(&mut self, id: NodeId, node: &Node) -> Result<(), Fault> {
         let mut from = self.locate(node.inputs[0]);
         let shape = &node.outputs[0].shape;
@@ -13,6 +13,7 @@ impl Selector<'_> {
             Op::Permute(perm) => from.view.permute(perm),
             Op::Slice { axis, start, len } => from.view.slice(*axis, *start, *len),
             Op::Broadcast(shape) => from.view.broadcast(shape.dims()),
+            Op::Recompute(_) => from.view.clone(),
             _ => match from.view.reshape(shape) {
                 Some(view) => view,
                 None => {

@@ -13,11 +13,17 @@ use std::ops::Range;
 const PIECE: usize = 128;
 
 impl Selector<'_> {
-    /// A weight that only linears read, each as its right operand, is stored transposed in pieces; any other as it is.
+    /// A weight that only linears read, each as its right operand, is stored transposed in pieces; any other as it is,
+    /// and so is one that is trained, which is a state.
     pub(super) fn parameter(&mut self, id: NodeId, storage: StorageId) -> Result<(), Fault> {
         let node = self.graph.node(id);
         let ty = &node.outputs[0];
         let value = ValueId::from(id);
+        if self.graph.is_state(id) {
+            let tensor = self.state(id)?;
+            self.out.weights.push(Weight { tensor, storage, columns: None });
+            return Ok(());
+        }
         let is_weight = |op: &Op| {
             matches!(op, Op::Linear) || matches!(op, Op::FusedMatmul { transpose_a: false, transpose_b: true, .. })
         };
@@ -27,7 +33,8 @@ impl Selector<'_> {
             && readers
                 .iter()
                 .all(|(_, n)| is_weight(&n.op) && n.inputs.iter().enumerate().all(|(i, v)| (*v == value) == (i == 1)))
-            && !self.graph.outputs().iter().any(|o| o.value == value);
+            && !self.graph.outputs().iter().any(|o| o.value == value)
+            && !self.graph.updates().iter().any(|u| u.1 == value);
         if !linear_only {
             let tensor = self.tensor(node, ty, TensorKind::Weight)?;
             self.out.weights.push(Weight { tensor, storage, columns: None });
@@ -48,7 +55,7 @@ impl Selector<'_> {
     }
 
     /// Columns of so many bytes, dealt to pieces that one binding covers.
-    fn pieces(&self, n: usize, column: u64) -> Vec<Range<usize>> {
+    pub(super) fn pieces(&self, n: usize, column: u64) -> Vec<Range<usize>> {
         let limit = self.caps.max_binding_bytes.min(self.caps.max_buffer_bytes);
         let most = ((limit / column.max(1)) as usize).max(1);
         let most = if n <= most { n } else { (most / PIECE * PIECE).max(most.min(PIECE)) };
@@ -134,6 +141,8 @@ impl Selector<'_> {
                     epilogue,
                     extras: &views,
                     in_place,
+                    slice: None,
+                    sums: None,
                 };
                 match matmul.launches(self.caps) {
                     Err(KernelError::Layout { operand: 0 }) => a = self.copy(id, &a)?,

@@ -1,17 +1,17 @@
 //! In: a graph; out: [`Selected`]: the walk over its nodes and the match of ops to kernels.
 
+use super::reads::Reads;
 use super::{Located, Port, SelectError, Selected, Step, TensorId, TensorKind, TensorSpec, Weight};
 use crate::caps::DeviceCaps;
 use crate::graph::{
-    Chain, DType, Disposition, Extreme, Graph, Node, NodeId, Op, Output, Reduction, Ref, Shape, StorageId, TensorType,
-    ValueId,
+    Chain, DType, Disposition, Extreme, Graph, Node, NodeId, Op, Output, Reduction, Ref, Shape, StateUses, StorageId,
+    TensorType, ValueId,
 };
-use crate::kernel::attention::Attention;
 use crate::kernel::elementwise::Elementwise;
 use crate::kernel::norm::NormKind;
 use crate::kernel::reduce::ReduceKind;
-use crate::kernel::{Access, KernelError, Launch, View, fill, gather, norm, reduce, softmax};
-use std::collections::HashMap;
+use crate::kernel::{KernelError, Launch, View, fill, gather, norm, reduce, softmax};
+use std::collections::{HashMap, HashSet};
 
 /// Chooses kernels for a verified graph.
 pub fn select(graph: &Graph, caps: &DeviceCaps) -> Result<Selected, SelectError> {
@@ -23,6 +23,9 @@ pub fn select(graph: &Graph, caps: &DeviceCaps) -> Result<Selected, SelectError>
         dense: HashMap::new(),
         uses: graph.use_counts(),
         transposed: HashMap::new(),
+        reads: Reads::of(graph),
+        states: StateUses::of(graph),
+        placed: HashSet::new(),
     };
     for (id, node) in graph.nodes() {
         s.check(node)?;
@@ -37,11 +40,17 @@ pub(super) struct Selector<'a> {
     pub graph: &'a Graph,
     pub caps: &'a DeviceCaps,
     pub out: Selected,
-    at: HashMap<ValueId, Located>,
+    pub at: HashMap<ValueId, Located>,
     dense: HashMap<ValueId, Located>,
-    uses: Vec<Vec<usize>>,
+    pub uses: Vec<Vec<usize>>,
     /// Weights stored transposed: their tensors in order of columns.
     pub transposed: HashMap<StorageId, Vec<Weight>>,
+    /// Who reads values last.
+    pub reads: Reads,
+    /// Who reads states, and who makes their new values.
+    pub states: StateUses,
+    /// Those new values that lie where their state does.
+    pub placed: HashSet<ValueId>,
 }
 
 /// What can go wrong in a node: a kernel's refusal, or an error that is complete.
@@ -62,7 +71,7 @@ impl From<SelectError> for Fault {
     }
 }
 
-type Done<T = ()> = Result<T, Fault>;
+pub(super) type Done<T = ()> = Result<T, Fault>;
 
 impl<'a> Selector<'a> {
     fn check(&self, node: &Node) -> Result<(), SelectError> {
@@ -72,7 +81,7 @@ impl<'a> Selector<'a> {
         Ok(())
     }
 
-    fn name_tensor(&self, node: &Node, fault: Fault) -> SelectError {
+    pub fn name_tensor(&self, node: &Node, fault: Fault) -> SelectError {
         match fault {
             Fault::Select(e) => e,
             Fault::Kernel(source) => {
@@ -223,22 +232,16 @@ impl<'a> Selector<'a> {
         let input = |i: usize| node.inputs[i];
         match &node.op {
             Op::Input => {
-                let kind = if self.graph.is_state(id) { TensorKind::State } else { TensorKind::Input };
-                let ty = node.outputs[0].clone();
-                let tensor = self.tensor(node, &ty, kind)?;
-                self.set(id.into(), Located { tensor, view: View::dense(&ty.shape), dtype: ty.dtype, own: false });
-                let bounds = self.graph.index_bounds();
-                let bound = bounds
-                    .into_iter()
-                    .filter(|(n, ..)| *n == id)
-                    .min_by_key(|b| b.1)
-                    .map(|(_, rows, reader)| (rows, reader));
-                let port = Port { name: node.name.clone(), ty, tensor, offset: 0, bound, keep: false };
-                if kind == TensorKind::State {
-                    self.out.states.push(port)
-                } else {
-                    self.out.inputs.push(port)
+                if self.graph.is_state(id) {
+                    return self.state(id).map(|_| ());
                 }
+                let ty = node.outputs[0].clone();
+                let tensor = self.tensor(node, &ty, TensorKind::Input)?;
+                self.set(id.into(), Located { tensor, view: View::dense(&ty.shape), dtype: ty.dtype, own: false });
+                let all = self.graph.index_bounds().into_iter();
+                let mut bounds: Vec<_> = all.filter(|(n, _)| *n == id).map(|(_, bound)| bound).collect();
+                bounds.sort_by_key(|b| b.count);
+                self.out.inputs.push(Port { name: node.name.clone(), ty, tensor, offset: 0, bounds, keep: false });
                 Ok(())
             }
             Op::Parameter(storage) => self.parameter(id, *storage),
@@ -317,72 +320,27 @@ impl<'a> Selector<'a> {
                 self.reduce(id, kind, axes)
             }
             Op::Arg(Extreme::Max, axis) => self.reduce(id, ReduceKind::ArgMax, &[*axis]),
-            Op::Compare(_) => Err(self.no_kernel(node)),
-            Op::Dropout(_) => Err(self.no_kernel(node)),
-            Op::CrossEntropy(_) => Err(self.no_kernel(node)),
-            Op::CrossEntropyGrad(_) => Err(self.no_kernel(node)),
-            Op::SoftmaxGrad(_) | Op::LogSoftmaxGrad(_) => Err(self.no_kernel(node)),
-            Op::LayerNormGrad | Op::RmsNormGrad => Err(self.no_kernel(node)),
-            Op::LayerNormParamGrad | Op::RmsNormParamGrad => Err(self.no_kernel(node)),
-            Op::EmbeddingGrad(_) => Err(self.no_kernel(node)),
-            Op::LinearGrad { .. } => Err(self.no_kernel(node)),
-            Op::AttentionGrad(_) => Err(self.no_kernel(node)),
-            Op::Adam(_) => Err(self.no_kernel(node)),
-            Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) => self.view(id, node),
-            Op::Concat(axis) => self.concat(id, *axis),
-            Op::Attention(attrs) => {
-                let operands: Vec<Located> = node.inputs.iter().map(|v| self.locate(*v)).collect();
-                let (q, k) = (self.graph.shape(input(0)), self.graph.shape(input(1)));
-                let full = [q.dims()[0], attrs.heads, q.dims()[1], k.dims()[1]];
-                let mask = attrs.mask.then(|| operands[3].view.broadcast(&full));
-                let lse = self.is_used(id, 1);
-                let mut made = vec![self.output(id, 0)?];
-                if lse {
-                    made.push(self.output(id, 1)?);
-                }
-                if q.elements() == 0 {
-                    return Ok(());
-                }
-                if k.elements() == 0 {
-                    // no query sees a key
-                    for (out, value) in made.iter().zip([0.0, f32::NEG_INFINITY]) {
-                        let launches = fill::constant(out.dtype, value, out.view.elements(), self.caps)?;
-                        self.emit(id, "", launches, &[out.tensor], None)?;
-                    }
-                    return Ok(());
-                }
-                let mut views: Vec<Located> = operands[..3].to_vec();
-                let launches = loop {
-                    let attention = Attention {
-                        attrs: *attrs,
-                        dtype: views[0].dtype,
-                        q: &views[0].view,
-                        k: &views[1].view,
-                        v: &views[2].view,
-                        mask: mask.as_ref(),
-                        lse,
-                    };
-                    match attention.launches(self.caps) {
-                        Err(KernelError::Layout { operand }) => {
-                            views[operand] = self.copy(id, &views[operand].clone())?
-                        }
-                        other => break other?,
-                    }
-                };
-                let mut tensors: Vec<TensorId> = views.iter().map(|l| l.tensor).collect();
-                tensors.extend(operands[3..].iter().map(|l| l.tensor));
-                if attrs.lengths {
-                    let last = node.inputs.len() - 1;
-                    tensors[last] = self.dense(id, node.inputs[last])?.tensor;
-                }
-                tensors.extend(made.iter().map(|l| l.tensor));
-                self.emit(id, "", launches, &tensors, None)
+            Op::Compare(c) => {
+                self.chain(id, &Chain::of(2, crate::graph::Step::Compare(*c, Ref::Input(0), Ref::Input(1))))
             }
+            Op::Dropout(attrs) => self.dropout(id, attrs),
+            Op::CrossEntropy(attrs) => self.cross_entropy(id, attrs),
+            Op::CrossEntropyGrad(attrs) => self.cross_entropy_grad(id, attrs),
+            Op::SoftmaxGrad(axis) => self.softmax_grad(id, *axis, false),
+            Op::LogSoftmaxGrad(axis) => self.softmax_grad(id, *axis, true),
+            Op::LayerNormGrad | Op::RmsNormGrad => self.norm_grad(id),
+            Op::LayerNormParamGrad | Op::RmsNormParamGrad => self.norm_param_grad(id),
+            Op::EmbeddingGrad(rows) => self.embedding_grad(id, *rows),
+            Op::LinearGrad { bias } => self.linear_grad(id, *bias),
+            Op::AttentionGrad(attrs) => self.attention_grad(id, attrs),
+            Op::Adam(attrs) => self.adam(id, attrs),
+            Op::Reshape(_) | Op::Permute(_) | Op::Slice { .. } | Op::Broadcast(_) | Op::Recompute(_) => {
+                self.view(id, node)
+            }
+            Op::Concat(_) if self.states.is_parts(self.graph, id.into()) => Ok(()),
+            Op::Concat(axis) => self.concat(id, *axis),
+            Op::Attention(attrs) => self.attention(id, attrs),
         }
-    }
-
-    fn no_kernel(&self, node: &Node) -> Fault {
-        SelectError::NoKernel { op: node.op.name(), node: node.name.clone() }.into()
     }
 
     /// A node without inputs.
@@ -392,7 +350,7 @@ impl<'a> Selector<'a> {
     }
 
     /// A kernel over dense inputs with one output.
-    fn rowwise(
+    pub fn rowwise(
         &mut self,
         id: NodeId,
         inputs: &[usize],
@@ -435,13 +393,19 @@ impl<'a> Selector<'a> {
         let located: Vec<Located> = node.inputs.iter().map(|v| self.locate(*v)).collect();
         let dims = ty.shape.dims();
         let inputs: Vec<(DType, View)> = located.iter().map(|l| (l.dtype, l.view.broadcast(dims))).collect();
-        let in_place = (0..inputs.len()).find(|i| {
-            located[*i].dtype == ty.dtype
-                && ty.dtype != DType::Bool
-                && self.graph.shape(node.inputs[*i]) == &ty.shape
-                && self.may_overwrite(node.inputs[*i])
+        let state = (0..inputs.len()).find(|i| ty.dtype != DType::Bool && self.takes_state(id, 0, node.inputs[*i]));
+        let in_place = state.or_else(|| {
+            (0..inputs.len()).find(|i| {
+                located[*i].dtype == ty.dtype
+                    && ty.dtype != DType::Bool
+                    && self.graph.shape(node.inputs[*i]) == &ty.shape
+                    && self.may_overwrite(node.inputs[*i])
+            })
         });
-        let out = self.output(id, 0)?;
+        let out = match state {
+            Some(i) => self.overwrite_state(id, 0, node.inputs[i]),
+            None => self.output(id, 0)?,
+        };
         if ty.shape.elements() == 0 {
             return Ok(());
         }
@@ -452,7 +416,9 @@ impl<'a> Selector<'a> {
         let launches = elementwise.launches(self.caps)?;
         let mut tensors: Vec<TensorId> = located.iter().map(|l| l.tensor).collect();
         tensors.push(out.tensor);
-        self.emit(id, "", launches, &tensors, in_place.map(|i| located[i].tensor))
+        // a state's memory is its own
+        let handed_on = in_place.filter(|_| state.is_none()).map(|i| located[i].tensor);
+        self.emit(id, "", launches, &tensors, handed_on)
     }
 
     fn reduce(&mut self, id: NodeId, kind: ReduceKind, axes: &[usize]) -> Done {
@@ -520,65 +486,9 @@ impl<'a> Selector<'a> {
             ty: self.graph.ty(value).clone(),
             tensor: located.tensor,
             offset: 0,
-            bound: None,
+            bounds: Vec::new(),
             keep: output.disposition == Disposition::Keep,
         })
-    }
-
-    /// A state is read as of the start of a run. Its new value is copied into it after everything has read it; where
-    /// the launch that makes the value comes after all readers, it writes the state itself.
-    fn updates(&mut self) -> Result<(), SelectError> {
-        let mut pending = Vec::new();
-        // before any state is written: a value may be read from a state
-        for (state, value) in self.graph.updates() {
-            if *value == ValueId::from(*state) {
-                // it keeps its value
-                continue;
-            }
-            let node = self.graph.producer(*value);
-            let to = self.at[&ValueId::from(*state)].clone();
-            let mut from = self.dense(value.node, *value).map_err(|e| self.name_tensor(node, e))?;
-            if self.out.tensors[from.tensor.0].kind == TensorKind::State {
-                from = self.copy(value.node, &from).map_err(|e| self.name_tensor(node, e))?;
-            }
-            pending.push((*state, from, to));
-        }
-        let sources: Vec<TensorId> = pending.iter().map(|(_, from, _)| from.tensor).collect();
-        pending.retain(|(_, from, to)| {
-            let once = sources.iter().filter(|t| **t == from.tensor).count() == 1;
-            !(once && self.write_state_directly(from, to))
-        });
-        for (state, from, to) in pending {
-            let node = self.graph.node(state);
-            self.copy_into(state, &from, &to).map_err(|e| self.name_tensor(node, e))?;
-        }
-        Ok(())
-    }
-
-    /// Lets the launches that make a state's new value write the state's own memory, if nothing reads that value or,
-    /// from the first of them on, the state.
-    fn write_state_directly(&mut self, from: &Located, to: &Located) -> bool {
-        let (made, state) = (from.tensor, to.tensor);
-        let touches = |s: &Step, t: TensorId| s.launch.operands.iter().any(|o| o.tensor == t);
-        let Some(first_write) = self.out.steps.iter().position(|s| touches(s, made)) else { return false };
-        let state_read_later = self.out.steps[first_write..].iter().any(|s| touches(s, state));
-        let value_read = self.out.outputs.iter().any(|p| p.tensor == made)
-            || self.out.steps.iter().any(|s| {
-                let access = s.launch.key.bindings();
-                let read = s.launch.operands.iter().zip(access).any(|(o, a)| o.tensor == made && a == Access::Read);
-                read || s.in_place.is_some() && (s.in_place == Some(made) || touches(s, made))
-            });
-        let (made_spec, state_spec) = (&self.out.tensors[made.0], &self.out.tensors[state.0]);
-        let fits = made_spec.kind == TensorKind::Temp && made_spec.bytes == state_spec.bytes;
-        if state_read_later || value_read || !fits {
-            return false;
-        }
-        for operand in self.out.steps.iter_mut().flat_map(|s| &mut s.launch.operands) {
-            if operand.tensor == made {
-                operand.tensor = state;
-            }
-        }
-        true
     }
 }
 
@@ -592,7 +502,7 @@ pub(super) fn compute_type(dtype: DType) -> DType {
 }
 
 /// Sizes before, of and after `count` axes from `axis`.
-fn around(shape: &Shape, axis: usize, count: usize) -> (usize, usize, usize) {
+pub(super) fn around(shape: &Shape, axis: usize, count: usize) -> (usize, usize, usize) {
     let d = shape.dims();
     (d[..axis].iter().product(), d[axis..axis + count].iter().product(), d[axis + count..].iter().product())
 }

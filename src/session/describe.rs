@@ -83,23 +83,30 @@ impl Program {
         Graphs { before: nodes(before, &becomes(before, after)), after: nodes(after, &[]), findings }
     }
 
-    pub(super) fn frame_of(&self, finished: &Finished, times: &RunTimes) -> Frame {
+    /// A frame for each run that was submitted together. What the host did stands in the first; the runs' times have
+    /// one zero.
+    pub(super) fn frames_of(&self, finished: &Finished, times: &RunTimes) -> Vec<Frame> {
         let ns = |from: Instant, to: Instant| to.saturating_duration_since(from).as_nanos() as u64;
         let offset = ns(times.begin, times.zero);
         let mut host = vec![HostSpan { name: "check inputs".into(), thread: 0, begin: 0, end: offset }];
         host.extend(finished.host.iter().map(|s| s.clone().later(offset)));
-        let stamps = finished.times.iter().copied().chain(std::iter::repeat(None));
-        Frame {
+        let gpu_at = host.iter().find(|s| s.name == "submit").map_or(0, |s| s.begin);
+        let stamps = |run: usize| {
+            let times = finished.times.iter().skip(run * self.dispatches()).copied();
+            times.chain(std::iter::repeat(None)).take(self.dispatches()).collect()
+        };
+        let frame = |run: usize| Frame {
             begin: ns(self.zero, times.begin),
-            gpu_at: host.iter().find(|s| s.name == "submit").map_or(0, |s| s.begin),
-            host,
-            times: stamps.take(self.dispatches()).collect(),
+            gpu_at,
+            host: if run == 0 { std::mem::take(&mut host) } else { Vec::new() },
+            times: stamps(run),
             submits: times.submits,
             passes: times.passes,
             profiling_split_passes: times.passes > times.submits,
             encode_ns: times.encode_ns,
             wall_ns: times.begin.elapsed().as_nanos() as u64,
-        }
+        };
+        (0..finished.outputs.len()).map(frame).collect()
     }
 }
 

@@ -5,7 +5,10 @@
 mod common;
 
 mod activations;
+mod embeddings;
+mod losses;
 mod norms;
+mod optimisers;
 mod products;
 mod reductions;
 mod softmax;

@@ -1,7 +1,7 @@
 //! Norms.
 
-use crate::common::{BOTH, Case, EVERY, F32, Result, f16, full, random, tensor};
-use kiln::graph::{Binary, DType, TensorType, ValueId};
+use crate::common::{BOTH, Case, EVERY, F32, Result, f16, full, random, repeats, tensor};
+use kiln::graph::{Binary, DType, Op, TensorType, ValueId};
 
 /// γ = 1 and β of this number.
 fn affine(c: &mut Case, dtype: DType, width: usize, beta: f64) -> (ValueId, ValueId) {
@@ -138,5 +138,89 @@ fn n14_widths_that_are_no_whole_workgroups() -> Result {
         }
     }
     c.check(F32, &BOTH);
+    Ok(())
+}
+
+/// The gradients of a layer norm: of its rows, of γ and of β.
+fn gradients(c: &mut Case, x: ValueId, dy: ValueId, [g, b]: [ValueId; 2]) -> Result<[ValueId; 3]> {
+    let y = c.b.layernorm(x, g, b, 1e-5)?;
+    let [mean, rstd] = [1, 2].map(|output| ValueId { node: y.node, output });
+    let dx = c.b.op(Op::LayerNormGrad, &[x, g, mean, rstd, dy])?;
+    let dg = c.b.op(Op::LayerNormParamGrad, &[x, mean, rstd, dy])?;
+    Ok([dx, dg, ValueId { node: dg.node, output: 1 }])
+}
+
+/// Gradients do not depend on how rows are grouped.
+#[test]
+fn n07_the_gradients_of_three_dimensions_are_those_of_two() -> Result {
+    let mut c = Case::new();
+    let (x, dy) = (c.input(random(DType::F32, &[2, 3, 4], 1)), c.input(random(DType::F32, &[2, 3, 4], 2)));
+    let affine = [c.parameter(random(DType::F32, &[4], 3)), c.parameter(random(DType::F32, &[4], 4))];
+    let three = gradients(&mut c, x, dy, affine)?;
+    let (x, dy) = (c.b.reshape(x, [6, 4])?, c.b.reshape(dy, [6, 4])?);
+    let two = gradients(&mut c, x, dy, affine)?;
+    for (i, name) in ["dx", "dgamma", "dbeta"].into_iter().enumerate() {
+        c.output(name, Ok(three[i]));
+        c.output(format!("{name} of two"), Ok(two[i]));
+    }
+    c.run(&BOTH, |setup, outputs| {
+        for name in ["dx", "dgamma", "dbeta"] {
+            let of_two = &outputs[&format!("{name} of two")];
+            assert_eq!(outputs[name].bytes(), of_two.bytes(), "{name} ({setup})");
+            assert!(of_two.to_f64().iter().any(|v| *v != 0.0), "{name} ({setup})");
+        }
+    });
+    Ok(())
+}
+
+/// A sum of what is normed does not depend on what it was before.
+#[test]
+fn n08_the_gradient_of_a_sum_of_a_norm_is_nothing() -> Result {
+    let mut c = Case::new();
+    for width in [4, 33, 768] {
+        let x = c.input(random(DType::F32, &[5, width], 1));
+        let ones = c.input(full(DType::F32, &[5, width], 1.0));
+        let (g, b) = affine(&mut c, DType::F32, width, 0.0);
+        let [dx, ..] = gradients(&mut c, x, ones, [g, b])?;
+        c.output(width.to_string(), Ok(dx));
+    }
+    c.expect(&BOTH, 1e-5, &[("4", &[0.0; 20]), ("33", &[0.0; 5 * 33]), ("768", &[0.0; 5 * 768])]);
+    Ok(())
+}
+
+/// An RMS norm has gradients too, in its short form and in its long.
+#[test]
+fn n09_the_gradients_of_an_rms_norm_are_not_nothing() -> Result {
+    let mut c = Case::new();
+    for width in [4, 257] {
+        let (x, dy) = (c.input(random(DType::F32, &[5, width], 1)), c.input(random(DType::F32, &[5, width], 2)));
+        let g = c.parameter(random(DType::F32, &[width], 3));
+        let y = c.b.rmsnorm(x, g, 1e-5)?;
+        let rstd = ValueId { node: y.node, output: 1 };
+        let dx = c.b.op(Op::RmsNormGrad, &[x, g, rstd, dy]);
+        c.output(format!("dx {width}"), dx);
+        let dg = c.b.op(Op::RmsNormParamGrad, &[x, rstd, dy]);
+        c.output(format!("dgamma {width}"), dg);
+    }
+    c.run(&BOTH, |setup, outputs| {
+        for (name, gradient) in outputs {
+            assert!(gradient.to_f64().iter().any(|v| v.abs() > 1e-3), "{name} ({setup})");
+        }
+    });
+    Ok(())
+}
+
+/// Sums over many rows stay exact enough, and are the same in two runs.
+#[test]
+fn n13_the_gradients_of_many_rows() -> Result {
+    for (rows, width) in [(8192, 768), (60, 8192), (20_000, 4)] {
+        let mut c = Case::new();
+        let (x, dy) = (c.input(random(DType::F32, &[rows, width], 1)), c.input(random(DType::F32, &[rows, width], 2)));
+        let affine = [c.parameter(random(DType::F32, &[width], 3)), c.parameter(random(DType::F32, &[width], 4))];
+        for (i, value) in gradients(&mut c, x, dy, affine)?.into_iter().enumerate() {
+            c.output(["dx", "dgamma", "dbeta"][i], Ok(value));
+        }
+        repeats(c, 1e-5, &BOTH);
+    }
     Ok(())
 }

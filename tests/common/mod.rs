@@ -141,6 +141,18 @@ pub fn check(graph: &Graph, params: &Named, inputs: &Named, tolerance: f64, setu
     assert!(faults.is_empty(), "{}\n{graph}", faults.join("\n"));
 }
 
+/// Compares with the reference, see [`check`], and two runs with each other, bit for bit.
+pub fn repeats(case: Case, tolerance: f64, setups: &[Setup]) {
+    let (graph, params, inputs) = case.finish();
+    check(&graph, &params, &inputs, tolerance, setups);
+    each(&graph, &params, &inputs, setups, |setup, program, given| {
+        let [first, second] = [0, 1].map(|_| program.run(given).unwrap_or_else(|e| panic!("run ({setup}): {e}")));
+        for (name, value) in &first {
+            assert_eq!(value.bytes(), second[name].bytes(), "{name} ({setup}): two runs differ");
+        }
+    });
+}
+
 /// Whether an output is the reference's: NaN and infinities at the same places, integers and truth values equal, floats
 /// within `‖out − ref‖ ≤ tolerance · ‖ref‖`.
 pub fn difference(got: &Tensor, want: &Value, tolerance: f64) -> std::result::Result<(), String> {

@@ -1,9 +1,10 @@
 //! Element-wise ops and casts.
 
-use crate::common::{BOTH, Case, F16, F32, OTHERS, Result, f16, floats, random, tensor};
-use kiln::graph::{Binary, DType, Unary};
+use crate::common::{BOTH, Case, F16, F32, OTHERS, Result, each, f16, floats, random, tensor};
+use kiln::graph::{Binary, Chain, Comparison, DType, Op, Ref, Step, Unary};
+use kiln::reference::evaluate;
 
-const UNARY: [Unary; 9] = [
+const UNARY: [Unary; 10] = [
     Unary::Relu,
     Unary::GeluErf,
     Unary::GeluTanh,
@@ -12,6 +13,7 @@ const UNARY: [Unary; 9] = [
     Unary::Sigmoid,
     Unary::Exp,
     Unary::Neg,
+    Unary::NormalCdf,
     Unary::Sqrt,
 ];
 const FLOAT: [Binary; 7] = [Binary::Add, Binary::Sub, Binary::Mul, Binary::Div, Binary::Min, Binary::Max, Binary::Pow];
@@ -166,6 +168,92 @@ fn where_and_masked_fill_pick_by_a_broadcast_mask() -> Result {
         c.check(0.0, &BOTH);
     }
     Ok(())
+}
+
+const COMPARISONS: [Comparison; 3] = [Comparison::Less, Comparison::LessEqual, Comparison::Equal];
+
+#[test]
+fn comparisons_broadcast() -> Result {
+    let pairs: [(&[usize], &[usize]); 6] =
+        [(&[257], &[257]), (&[5, 1, 33], &[3, 1]), (&[4, 64], &[64]), (&[4, 64], &[4, 1]), (&[], &[31]), (&[8], &[])];
+    for dtype in [DType::F32, DType::F16, DType::I32, DType::U32] {
+        if dtype == DType::F16 && !f16() {
+            continue;
+        }
+        let mut c = Case::new();
+        for (i, (a, b)) in pairs.into_iter().enumerate() {
+            // eighths, so that some are equal
+            let eighths = |dims: &[usize], seed| {
+                let x = random(dtype, dims, seed);
+                let scale = if dtype.is_float() { 8.0 } else { 1.0 };
+                tensor(dtype, dims, &x.to_f64().iter().map(|v| (v * scale).round() / scale).collect::<Vec<_>>())
+            };
+            let (x, y) = (c.input(eighths(a, 7)), c.input(eighths(b, 8)));
+            for comparison in COMPARISONS {
+                let holds = c.b.compare(comparison, x, y)?;
+                c.output(format!("{} {i}", comparison.name()), Ok(holds));
+                let picked = c.b.select(holds, x, y);
+                c.output(format!("{} {i}: picked", comparison.name()), picked);
+            }
+        }
+        c.check(0.0, &BOTH);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_comparison_with_nan_is_false() -> Result {
+    let (nan, inf) = (f64::NAN, f64::INFINITY);
+    for (dtype, _) in floats() {
+        for extra in [0, 1] {
+            let mut a = vec![nan, 1.0, nan, inf, -inf, 0.0, inf, -0.0];
+            let mut b = vec![1.0, nan, nan, -inf, inf, -0.0, inf, 1.0];
+            a.extend(vec![2.0; extra]);
+            b.extend(vec![1.0; extra]);
+            let mut c = Case::new();
+            let n = a.len();
+            let (x, y) = (c.input(tensor(dtype, &[n], &a)), c.input(tensor(dtype, &[n], &b)));
+            for comparison in COMPARISONS {
+                let holds = c.b.compare(comparison, x, y);
+                c.output(comparison.name(), holds);
+                // within a chain: the larger by the comparison, with a step on either side
+                let steps = vec![
+                    Step::Unary(Unary::Neg, Ref::Input(0)),
+                    Step::Compare(comparison, Ref::Input(0), Ref::Input(1)),
+                    Step::Select(Ref::Step(1), Ref::Step(0), Ref::Input(1)),
+                    Step::Unary(Unary::Scale(2.0.into()), Ref::Step(2)),
+                ];
+                let chain = c.b.op(Op::Elementwise(Chain { arity: 2, steps }), &[x, y]);
+                c.output(format!("{}: chain", comparison.name()), chain);
+            }
+            c.check(0.0, &[BOTH, OTHERS].concat());
+        }
+    }
+    Ok(())
+}
+
+/// Relative to the value, also where it is small; the exponential's argument is x²/2, and so grows its rounding.
+#[test]
+fn the_normal_distribution_function_and_its_tail() {
+    for extra in [0, 1] {
+        let mut values: Vec<f64> = (-64..=64).map(|i| f64::from(i) / 8.0).collect();
+        values.extend([f64::NAN, f64::INFINITY, f64::NEG_INFINITY]);
+        values.extend(vec![0.1; extra]);
+        let mut c = Case::new();
+        let x = c.input(tensor(DType::F32, &[values.len()], &values));
+        let y = c.b.unary(Unary::NormalCdf, x);
+        c.output("y", y);
+        let (graph, params, inputs) = c.finish();
+        let want = &evaluate(&graph, &params, &inputs).unwrap()["y"].data;
+        each(&graph, &params, &inputs, &BOTH, |setup, program, given| {
+            let got = program.run(given).unwrap()["y"].to_f64();
+            for ((x, got), want) in values.iter().zip(got).zip(want) {
+                let near = (got - want).abs() <= 1e-6 * (1.0 + x * x / 8.0) * want;
+                let same = got == *want || got.is_nan() && want.is_nan() || near;
+                assert!(same, "{x} ({setup}): {got:e}, should be {want:e}");
+            }
+        });
+    }
 }
 
 #[test]

@@ -4,9 +4,15 @@
 mod common;
 
 mod attention;
+mod attention_grad;
+mod dropout;
 mod elementwise;
+mod gradients;
+mod linear_grad;
+mod losses;
 mod matmul;
 mod memory;
 mod movement;
+mod optimiser;
 mod reductions;
 mod rows;

@@ -1,7 +1,10 @@
 //! Products of matrices and what follows them.
 
-use crate::common::{BOTH, Case, F16, F32, OTHERS, Result, f16, full, random};
-use kiln::graph::{DType, Unary, ValueId};
+use crate::common::{BOTH, Case, F16, F32, Named, OTHERS, Result, f16, full, random};
+use kiln::caps::DeviceCaps;
+use kiln::graph::{Chain, Comparison, DType, Disposition, Graph, Op, Ref, Step, Unary, ValueId};
+use kiln::kernel::KernelKey;
+use kiln::session::CompileOptions;
 
 /// A product of stored operands, transposed as asked.
 fn product(c: &mut Case, dtype: DType, [m, k, n]: [usize; 3], ta: bool, tb: bool) {
@@ -53,6 +56,47 @@ fn transposed_operands() {
     product(&mut c, DType::F32, [257, 5, 1], false, true);
     product(&mut c, DType::F32, [1, 33, 31], true, false);
     c.check(F32, &BOTH);
+}
+
+/// A product of stored operands whose epilogue is relu's gradient: 0 where a further input of its shape is not positive.
+fn masked_product(graph: &mut Graph, inputs: &mut Named, dtype: DType, [m, k, n]: [usize; 3], [ta, tb]: [bool; 2]) {
+    let i = inputs.len();
+    let mut input = |dims: [usize; 2], name: &str| {
+        let (name, value) = (format!("{name}{i}"), random(dtype, &dims, (i + inputs.len()) as u64));
+        let id = graph.push_input(value.ty().clone(), &name);
+        inputs.insert(name, value);
+        ValueId::from(id)
+    };
+    let a = input(if ta { [k, m] } else { [m, k] }, "a");
+    let b = input(if tb { [n, k] } else { [k, n] }, "b");
+    let h = input([m, n], "h");
+    let zero = Step::Const(0.0.into());
+    let off = Step::Compare(Comparison::LessEqual, Ref::Input(1), Ref::Step(0));
+    let pick = Step::Select(Ref::Step(1), Ref::Step(0), Ref::Input(0));
+    let epilogue = Chain { arity: 2, steps: vec![zero, off, pick] };
+    let op = Op::FusedMatmul { transpose_a: ta, transpose_b: tb, epilogue };
+    let y = graph.push(op, vec![a, b, h], format!("product {i}")).unwrap();
+    graph.push_output(format!("({m}, {k}, {n}) {ta} {tb}"), y.into(), Disposition::Read).unwrap();
+}
+
+#[test]
+fn every_layout_at_odd_sizes_with_an_epilogue_and_without_copies() {
+    for (dtype, tolerance) in crate::common::floats() {
+        let sizes: &[[usize; 3]] = match dtype {
+            DType::F32 => &[[65, 257, 31], [33, 1, 31], [1, 65, 33], [32, 64, 68]],
+            _ => &[[33, 65, 31]],
+        };
+        let (mut graph, mut inputs) = (Graph::default(), Named::new());
+        for layout in [[false, false], [false, true], [true, false], [true, true]] {
+            for size in sizes {
+                masked_product(&mut graph, &mut inputs, dtype, *size, layout);
+            }
+        }
+        crate::common::check(&graph, &Named::new(), &inputs, tolerance, &BOTH);
+        crate::common::each(&graph, &Named::new(), &inputs, &BOTH, |setup, program, _| {
+            assert_eq!(program.dispatches(), 4 * sizes.len(), "{setup}");
+        });
+    }
 }
 
 #[test]
@@ -229,5 +273,33 @@ fn a_product_without_inner_elements_is_its_epilogue_of_zero() -> Result {
     let y = c.b.linear(none, w, Some(bias));
     c.output("no rows", y);
     c.check(F32, &[BOTH, OTHERS].concat());
+    Ok(())
+}
+
+#[test]
+fn a_weight_that_runs_update_is_read_as_it_is_stored() -> Result {
+    let mut c = Case::new();
+    let x = c.input(random(DType::F32, &[6, 20], 1));
+    let (w, fixed) = (c.parameter(random(DType::F32, &[12, 20], 2)), c.parameter(random(DType::F32, &[12, 20], 3)));
+    let y = c.b.linear(x, w, None);
+    c.output("y", y);
+    let y = c.b.linear(x, fixed, None);
+    c.output("fixed", y);
+    let smaller = c.b.scale(w, 0.5)?;
+    c.b.update(w, smaller)?;
+    let (graph, ..) = c.finish();
+    for cpu in [false, true] {
+        let caps = DeviceCaps { cpu, ..DeviceCaps::PORTABLE };
+        let compiled = kiln::session::compile(&graph, &caps, &CompileOptions::default())?;
+        let along_k: Vec<bool> = (compiled.recording.dispatches.iter())
+            .filter_map(|d| match &compiled.recording.kernels[d.kernel] {
+                KernelKey::Matmul(key) => Some(key.b.along_k),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(along_k, [true, false]);
+        let transposed = compiled.selected.weights.iter().filter(|w| w.columns.is_some()).count();
+        assert_eq!(transposed, 1);
+    }
     Ok(())
 }

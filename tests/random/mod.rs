@@ -1,6 +1,8 @@
 //! In: moves drawn by proptest; out: a graph in which each move has added an op, with shapes small and odd, and every
 //! value that nothing else reads given back. Knows the public API alone.
 
+pub mod training;
+
 use kiln::graph::{
     Binary, Builder, DType, Disposition, Graph, GraphError, Op, Reduction, Shape, TensorType, Unary, ValueId,
 };
@@ -27,9 +29,18 @@ pub struct Plan {
 
 /// Plans of 4 to 24 moves in f32 or f16.
 pub fn plans() -> impl Strategy<Value = Plan> {
+    plans_of(MOVES.len())
+}
+
+/// Plans with the ops of training among them.
+#[allow(dead_code, reason = "not every test binary trains")]
+pub fn training_plans() -> impl Strategy<Value = Plan> {
+    plans_of(MOVES.len() + training::MOVES.len())
+}
+
+fn plans_of(kinds: usize) -> impl Strategy<Value = Plan> {
     let choice = 0..1000usize;
-    let moves =
-        (0..MOVES.len(), choice.clone(), choice.clone(), choice).prop_map(|(kind, a, b, c)| Move { kind, a, b, c });
+    let moves = (0..kinds, choice.clone(), choice.clone(), choice).prop_map(|(kind, a, b, c)| Move { kind, a, b, c });
     let dtype = prop_oneof![Just(DType::F32), Just(DType::F16)];
     (dtype, prop::collection::vec(moves, 4..24)).prop_map(|(dtype, moves)| Plan { dtype, moves })
 }
@@ -43,7 +54,8 @@ pub fn graph(plan: &Plan) -> Result<Graph, GraphError> {
         g.pool.push(x);
     }
     for m in &plan.moves {
-        let value = MOVES[m.kind](&mut g, m)?;
+        let make = MOVES.iter().chain(&training::MOVES).nth(m.kind).expect("a plan's kinds are moves");
+        let value = make(&mut g, m)?;
         g.pool.push(value);
     }
     g.finish()

@@ -156,7 +156,7 @@ pub fn values(graph: &Graph, seed: u64) -> (Named, Named) {
     let params = params.collect();
     let bounds = graph.index_bounds();
     let inputs = graph.nodes().filter(|(_, n)| n.op == Op::Input).map(|(id, n)| {
-        let below = bounds.iter().filter(|b| b.0 == id).map(|b| b.1).min().unwrap_or(5);
+        let below = bounds.iter().filter(|b| b.0 == id).map(|b| b.1.count).min().unwrap_or(5);
         (n.name.clone(), numbers.tensor(&n.outputs[0], below))
     });
     let inputs = inputs.collect();
@@ -184,4 +184,17 @@ fn close(name: &str, left: &Value, right: &Value, tolerance: f64) {
         let same = l == r || l.is_nan() && r.is_nan() || (l - r).abs() <= tolerance * largest;
         assert!(same, "{name}[{i}]: {l} as written, {r} rewritten");
     }
+}
+
+/// Each parameter under its own name, out of storages that may pack several.
+pub fn own_parameters(graph: &Graph, storages: Named) -> Named {
+    let mut own = Named::new();
+    for (_, storage) in graph.layout.iter() {
+        let whole = storages[&storage.name].to_f64();
+        for part in &storage.parts {
+            let values = &whole[part.offset..][..part.shape.elements()];
+            own.insert(part.name.clone(), Tensor::from_f64(TensorType::new(storage.dtype, part.shape.clone()), values));
+        }
+    }
+    own
 }

@@ -50,11 +50,12 @@ pub struct Viewer {
     /// Whether the list of shortcuts is shown.
     pub help: bool,
     path: Option<String>,
-    pictures: (Sender<(Panel, Picture)>, Receiver<(Panel, Picture)>),
+    pictures: (Sender<Picture>, Receiver<Picture>),
     wanted: Option<Panel>,
 }
 
-type Picture = std::sync::Arc<egui::ColorImage>;
+/// Of the window, for the sake of a panel.
+type Picture = (Panel, std::sync::Arc<egui::ColorImage>);
 
 /// Timeline above, the rest below.
 pub fn arrangement() -> Tree<Panel> {

@@ -3,11 +3,11 @@
 use eframe::egui::{Event, Key, Modifiers};
 use egui_kittest::Harness;
 use egui_kittest::kittest::Queryable;
-use kiln::trace::{Frame, Trace};
+use kiln::trace::Trace;
 use kiln_viewer::app::{Viewer, style};
 use kiln_viewer::files::{Files, NoFiles};
 use kiln_viewer::live::panel::Live;
-use kiln_viewer::live::{Backend, Job, Mode, Worker};
+use kiln_viewer::live::{Backend, Job, Mode, Step, Worker};
 use kiln_viewer::model::document::Document;
 use kiln_viewer::model::selection::Selection;
 use kiln_viewer::sample;
@@ -62,7 +62,10 @@ fn a_damaged_file_is_an_error_in_the_window() {
 
 /// Remembers what was written.
 #[derive(Clone, Default)]
-struct Kept(Rc<RefCell<Vec<(String, Vec<u8>)>>>);
+struct Kept(Rc<RefCell<Vec<Written>>>);
+
+/// A name and what was written under it.
+type Written = (String, Vec<u8>);
 
 impl Files for Kept {
     fn read(&self, path: &str) -> Result<Vec<u8>, String> {
@@ -152,9 +155,9 @@ impl Backend for Still {
         Ok(Trace { frames: Vec::new(), ..trace })
     }
 
-    fn step(&mut self) -> Result<Frame, String> {
+    fn step(&mut self) -> Result<Step, String> {
         self.gate.recv().map_err(|_| "device lost: a test; open a new session".to_owned())?;
-        Ok(sample::trace().frames[0].clone())
+        Ok(Step { frame: sample::trace().frames[0].clone(), loss: None })
     }
 }
 

@@ -13,17 +13,19 @@ Usage: cargo xtask COMMAND [-- ARGS]
 
 Commands:
   demo    continue a prompt with the bundled model, then compare the modes eager, recorded and fused
+  train   train a character model on the project's own text, some minutes on two CPU cores
   test    run the whole test suite; a missing adapter is a failure
   help    print this text
 
-Both first see to it that Linux has a Vulkan driver, and name the adapter that they use.
-ARGS go to the example (demo: `cargo xtask demo -- --prompt Permission`) or to one `cargo test --workspace`
-(test: `cargo xtask test -- --test layers`).";
+Each first sees to it that Linux has a Vulkan driver, and names the adapter that it uses.
+ARGS go to the example (`cargo xtask demo -- --prompt Permission`, `cargo xtask train -- --steps 200`) or to one
+`cargo test --workspace` (`cargo xtask test -- --test layers`).";
 
 /// What was asked for, with what follows `--`.
 #[derive(Debug, PartialEq)]
 enum Task {
     Demo(Vec<OsString>),
+    Train(Vec<OsString>),
     Test(Vec<OsString>),
     Help,
 }
@@ -33,6 +35,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, String> {
     let Some(name) = args.next() else { return Err("a command is missing".into()) };
     let task = match name.to_str() {
         Some("demo") => Task::Demo,
+        Some("train") => Task::Train,
         Some("test") => Task::Test,
         Some("help" | "-h" | "--help") => return Ok(Task::Help),
         _ => return Err(format!("unknown command {name:?}")),
@@ -50,7 +53,8 @@ fn main() -> ExitCode {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
         }
-        Ok(Task::Demo(args)) => demo(&args),
+        Ok(Task::Demo(args)) => example("gptlite", &["--compare"], &args),
+        Ok(Task::Train(args)) => example("train_gptlite", &[], &args),
         Ok(Task::Test(args)) => test(&args),
         Err(what) => {
             eprintln!("xtask: {what}\n\n{USAGE}");
@@ -66,15 +70,16 @@ fn main() -> ExitCode {
     }
 }
 
-fn demo(args: &[OsString]) -> Result<(), String> {
+/// Runs an example with flags and what was given.
+fn example(name: &str, flags: &[&str], args: &[OsString]) -> Result<(), String> {
     let host = Host::this();
     host.ensure_driver()?;
     // built apart, so that a first build shows its progress
-    run(cargo(&["build", "--release", "--example", "adapters", "--example", "gptlite"]))?;
+    run(cargo(&["build", "--release", "--example", "adapters", "--example", name]))?;
     name_adapter(&host, &["--release"])?;
-    let mut gptlite = cargo(&["run", "--quiet", "--release", "--example", "gptlite", "--", "--compare"]);
-    gptlite.args(args);
-    run(gptlite)
+    let mut command = cargo(&["run", "--quiet", "--release", "--example", name, "--"]);
+    command.args(flags).args(args);
+    run(command)
 }
 
 fn test(args: &[OsString]) -> Result<(), String> {
@@ -152,6 +157,7 @@ mod tests {
     #[test]
     fn commands_take_arguments_after_dashes() {
         assert_eq!(parsed("demo"), Ok(Task::Demo(vec![])));
+        assert_eq!(parsed("train -- --steps 9"), Ok(Task::Train(vec!["--steps".into(), "9".into()])));
         assert_eq!(parsed("test -- --test layers"), Ok(Task::Test(vec!["--test".into(), "layers".into()])));
         assert_eq!(parsed("test -- -- --nocapture"), Ok(Task::Test(vec!["--".into(), "--nocapture".into()])));
         assert_eq!(parsed("--help"), Ok(Task::Help));

@@ -3,6 +3,7 @@
 mod cases;
 mod ops;
 mod run;
+mod training;
 
 use super::evaluate_nodes;
 use crate::graph::{DType, Graph, Op, Shape, TensorType, ValueId};

@@ -40,6 +40,7 @@ fn number(op: &Op) -> usize {
         Op::FusedMatmul { .. } => 27,
         Op::AddLayerNorm(_) => 28,
         Op::Compare(_) => 29,
+        Op::Recompute(_) => 30,
         // those of training stand in training.rs
         Op::Dropout(_)
         | Op::CrossEntropy(_)
@@ -127,6 +128,7 @@ fn every_op_gives_its_known_value() {
     check(Op::Arg(Extreme::Max, 1), &[(F32, &[2, 3], &[1.0, 5.0, 5.0, INF, NAN, NAN])], &[&[1.0, 1.0]]);
     check(Op::Arg(Extreme::Max, 0), &[six], &[&[1.0, 1.0, 1.0]]);
     check(Op::Reshape([3, 2].into()), &[six], &[six_values()]);
+    check(Op::Recompute(2), &[six], &[six_values()]);
     check(Op::Permute(vec![1, 0]), &[six], &[&[1.0, 4.0, 2.0, 5.0, 3.0, 6.0]]);
     check(Op::Permute(vec![]), &[(F32, &[], &[3.0])], &[&[3.0]]);
     check(
@@ -174,7 +176,7 @@ fn every_op_gives_its_known_value() {
 
     // sources are evaluated in `run`
     seen.extend([number(&Op::Input), number(&Op::Parameter(StorageId(0)))]);
-    assert_eq!(seen, (0..30).collect(), "an op without a row");
+    assert_eq!(seen, (0..31).collect(), "an op without a row");
 }
 
 fn six_values() -> &'static [f64] {

@@ -1,12 +1,14 @@
 //! In: a [`Job`]; out: its runs on a device through kiln. Knows neither egui nor threads.
 
-use super::{Backend, Job, Mode, Model};
+use super::{Backend, Job, Mode, Model, Step};
 use kiln::gpu::{AdapterChoice, adapters};
-use kiln::graph::Op;
+use kiln::graph::{DROPOUT_COUNTER, Op};
 use kiln::measure::peak;
-use kiln::model::{Checkpoint, Dnn, DnnConfig, Gptlite, GptliteConfig, Init, ModelConfig, ParamSource, init};
+use kiln::model::{Checkpoint, Dnn, DnnConfig, Gptlite, GptliteConfig, Init, Loss, ModelConfig, ParamSource, init};
 use kiln::session::{CompileOptions, Program};
-use kiln::trace::{Frame, Peaks, Trace};
+use kiln::trace::{Peaks, Trace};
+use kiln::train::TrainOptions;
+use kiln::trainer::Trainer;
 use kiln::{DType, Graph, Session, Tensor};
 use std::fmt::Display;
 
@@ -14,7 +16,22 @@ use std::fmt::Display;
 #[derive(Default)]
 pub struct Device {
     session: Option<(String, Session, Option<Peaks>)>,
-    program: Option<(Program, Vec<(String, Tensor)>)>,
+    program: Option<(Kind, Vec<(String, Tensor)>)>,
+}
+
+/// What a step does.
+enum Kind {
+    Run(Box<Program>),
+    Train(Box<Trainer>),
+}
+
+impl Kind {
+    fn program(&self) -> &Program {
+        match self {
+            Kind::Run(program) => program,
+            Kind::Train(trainer) => trainer.program(),
+        }
+    }
 }
 
 /// Characters of a GPTlite with new parameters.
@@ -49,41 +66,57 @@ impl Device {
         let (session, peaks) = self.session(&job.adapter)?;
         let dtype = if job.half { DType::F16 } else { DType::F32 };
         let options = CompileOptions::mode(mode(job.mode));
-        let compile = |graph: &Graph, params: &dyn ParamSource| session.compile(graph, params, &options).map_err(words);
+        let make = |graph: &Graph, params: &dyn ParamSource| match job.train {
+            true => session
+                .trainer(graph, params, &TrainOptions::default(), &options)
+                .map(|t| Kind::Train(Box::new(t)))
+                .map_err(words),
+            false => session.compile(graph, params, &options).map(|p| Kind::Run(Box::new(p))).map_err(words),
+        };
         let new = |graph: &Graph| init(&graph.layout, Init::Default, 0).map_err(words);
         let gptlite = |config: GptliteConfig| {
             let positions = if job.model == Model::Checkpoint { config.block_size } else { job.positions };
-            Gptlite::new(config).with_dtype(dtype).build(job.batch, positions).map_err(words)
+            let model = Gptlite::new(config).with_dtype(dtype);
+            let graph = match job.train {
+                true => model.build_training(job.batch, positions, Loss::CrossEntropy),
+                false => model.build(job.batch, positions),
+            };
+            graph.map_err(words)
         };
-        let (graph, program) = match job.model {
+        let dnn = |config: DnnConfig| {
+            let model = Dnn::new(config).with_dtype(dtype);
+            let graph = match job.train {
+                true => model.build_training(job.batch, Loss::CrossEntropy),
+                false => model.build(job.batch),
+            };
+            graph.map_err(words)
+        };
+        let (graph, kind) = match job.model {
             Model::Gptlite => {
                 let graph = gptlite(GptliteConfig::new(VOCABULARY, job.layers, job.width, job.heads, job.positions))?;
-                let program = compile(&graph, &new(&graph)?)?;
-                (graph, program)
+                let kind = make(&graph, &new(&graph)?)?;
+                (graph, kind)
             }
             Model::Dnn => {
-                let config = DnnConfig::square(job.width, job.layers);
-                let graph = Dnn::new(config).with_dtype(dtype).build(job.batch).map_err(words)?;
-                let program = compile(&graph, &new(&graph)?)?;
-                (graph, program)
+                let graph = dnn(DnnConfig::square(job.width, job.layers))?;
+                let kind = make(&graph, &new(&graph)?)?;
+                (graph, kind)
             }
             Model::Checkpoint => {
                 let graph = match ModelConfig::open(&job.config).map_err(words)? {
                     ModelConfig::Gptlite(file) => gptlite(file.config)?,
-                    ModelConfig::Dnn(file) => {
-                        Dnn::new(file.config).with_dtype(dtype).build(job.batch).map_err(words)?
-                    }
+                    ModelConfig::Dnn(file) => dnn(file.config)?,
                 };
                 let checkpoint = Checkpoint::open(&job.weights).map_err(words)?;
                 let loaded = checkpoint.load(&graph.layout).map_err(words)?;
-                let program = compile(&graph, &loaded)?;
-                (graph, program)
+                let kind = make(&graph, &loaded)?;
+                (graph, kind)
             }
         };
-        let mut trace = program.describe();
+        let mut trace = kind.program().describe();
         trace.title = job.title();
         trace.device.peaks = peaks;
-        self.program = Some((program, inputs(&graph)));
+        self.program = Some((kind, inputs(&graph)));
         Ok(trace)
     }
 }
@@ -93,7 +126,7 @@ fn inputs(graph: &Graph) -> Vec<(String, Tensor)> {
     let bounds = graph.index_bounds();
     let input = |(id, node): (kiln::graph::NodeId, &kiln::graph::Node)| {
         let ty = node.outputs[0].clone();
-        let least = bounds.iter().filter(|b| b.0 == id).map(|b| b.1).min();
+        let least = bounds.iter().filter(|b| b.0 == id).map(|b| b.1.count).min();
         let value = |i: usize| match least {
             Some(bound) => (i * 7 % bound.max(1)) as f64,
             None if ty.dtype.is_integer() => 0.0,
@@ -102,7 +135,11 @@ fn inputs(graph: &Graph) -> Vec<(String, Tensor)> {
         let values: Vec<f64> = (0..ty.shape.elements()).map(value).collect();
         (node.name.clone(), Tensor::from_f64(ty, &values))
     };
-    graph.nodes().filter(|(id, n)| n.op == Op::Input && !graph.is_state(*id)).map(input).collect()
+    // the counter of dropout is the trainer's to give
+    let given = |(id, n): &(kiln::graph::NodeId, &kiln::graph::Node)| {
+        n.op == Op::Input && !graph.is_state(*id) && n.name != DROPOUT_COUNTER
+    };
+    graph.nodes().filter(given).map(input).collect()
 }
 
 impl Backend for Device {
@@ -118,16 +155,19 @@ impl Backend for Device {
         })
     }
 
-    fn step(&mut self) -> Result<Frame, String> {
-        let Some((program, inputs)) = &self.program else { return Err("nothing is compiled".into()) };
+    fn step(&mut self) -> Result<Step, String> {
+        let Some((kind, inputs)) = &self.program else { return Err("nothing is compiled".into()) };
         let given: Vec<(&str, &Tensor)> = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
-        match program.profile(&given) {
-            Ok((_, frame)) => Ok(frame),
-            Err(error) => {
-                self.program = None;
-                self.session = None;
-                Err(error.to_string())
+        let step = match kind {
+            Kind::Run(program) => program.profile(&given).map(|(_, frame)| Step { frame, loss: None }),
+            Kind::Train(trainer) => {
+                trainer.profile(&given).map(|(report, frame)| Step { frame, loss: Some(f64::from(report.loss)) })
             }
-        }
+        };
+        step.map_err(|error| {
+            self.program = None;
+            self.session = None;
+            error.to_string()
+        })
     }
 }

@@ -48,6 +48,8 @@ pub struct Job {
     pub model: Model,
     /// How it is run.
     pub mode: Mode,
+    /// Whether it is trained, on one made batch, instead of run.
+    pub train: bool,
     /// Parameters and activations in f16.
     pub half: bool,
     /// Layers, or blocks.
@@ -72,6 +74,7 @@ impl Default for Job {
             adapter: String::new(),
             model: Model::Gptlite,
             mode: Mode::Fused,
+            train: false,
             half: false,
             layers: 4,
             width: 128,
@@ -92,7 +95,12 @@ impl Job {
             Mode::Recorded => "recorded",
             Mode::Fused => "fused",
         };
-        let half = if self.half { ", f16" } else { "" };
+        let half = match (self.half, self.train) {
+            (true, true) => ", f16, training",
+            (true, false) => ", f16",
+            (false, true) => ", training",
+            (false, false) => "",
+        };
         match self.model {
             Model::Gptlite => {
                 format!(
@@ -104,6 +112,15 @@ impl Job {
             Model::Checkpoint => format!("{}{half}, {mode}", self.config),
         }
     }
+}
+
+/// What a run gives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// Its times.
+    pub frame: Frame,
+    /// The loss, where the model is trained.
+    pub loss: Option<f64>,
 }
 
 /// What runs models.
@@ -124,7 +141,7 @@ pub trait Backend {
     ///
     /// # Errors
     /// In words; nothing runs any more then.
-    fn step(&mut self) -> Result<Frame, String>;
+    fn step(&mut self) -> Result<Step, String>;
 }
 
 /// What the window asks for.
@@ -145,14 +162,25 @@ pub enum Event {
     Adapters(Vec<String>),
     /// A run begins.
     Started(Job),
-    /// A frame is done: nanoseconds on the device, where known, and in all.
-    Frame(Option<u64>, u64),
+    /// A frame is done.
+    Frame(Figures),
     /// The trace so far.
     Document(Arc<Document>, Arc<Timeline>),
     /// No more runs, as was asked.
     Stopped,
     /// No more runs, and why.
     Failed(String),
+}
+
+/// What is plotted of a frame.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figures {
+    /// Nanoseconds on the device, where known.
+    pub gpu_ns: Option<u64>,
+    /// Nanoseconds from submit to results.
+    pub wall_ns: u64,
+    /// The loss, where the model is trained.
+    pub loss: Option<f64>,
 }
 
 /// A thread that runs models.
@@ -280,8 +308,8 @@ impl<B: Backend, W: Fn()> Thread<B, W> {
 
     fn step(&mut self) -> Result<(), Gone> {
         match self.backend.step() {
-            Ok(frame) => {
-                let told = Event::Frame(frame.gpu_ns(), frame.wall_ns);
+            Ok(Step { frame, loss }) => {
+                let told = Event::Frame(Figures { gpu_ns: frame.gpu_ns(), wall_ns: frame.wall_ns, loss });
                 if let Some(running) = &mut self.running {
                     running.trace.frames.push(frame);
                     let over = running.trace.frames.len().saturating_sub(KEPT);
@@ -336,13 +364,13 @@ mod tests {
             Ok(Trace { frames: Vec::new(), ..sample::trace() })
         }
 
-        fn step(&mut self) -> Result<Frame, String> {
+        fn step(&mut self) -> Result<Step, String> {
             std::thread::sleep(Duration::from_millis(5));
             self.steps += 1;
             if self.steps > 3 {
                 return Err("device lost: a test; open a new session".into());
             }
-            Ok(sample::trace().frames[0].clone())
+            Ok(Step { frame: sample::trace().frames[0].clone(), loss: Some(1.0) })
         }
     }
 
@@ -364,7 +392,10 @@ mod tests {
         let events = until(&worker, |e| matches!(e, Event::Failed(_)));
         assert!(matches!(&events[0], Event::Adapters(a) if a[..] == ["sample device"]));
         assert!(matches!(&events[1], Event::Started(_)));
-        assert_eq!(events.iter().filter(|e| matches!(e, Event::Frame(Some(_), _))).count(), 3);
+        assert_eq!(
+            events.iter().filter(|e| matches!(e, Event::Frame(Figures { gpu_ns: Some(_), loss: Some(_), .. }))).count(),
+            3
+        );
         let last = events.iter().rev().find_map(|e| match e {
             Event::Document(document, _) => Some(document.trace.frames.len()),
             _ => None,
@@ -397,7 +428,7 @@ mod tests {
             Err(String::new())
         }
 
-        fn step(&mut self) -> Result<Frame, String> {
+        fn step(&mut self) -> Result<Step, String> {
             Err(String::new())
         }
     }

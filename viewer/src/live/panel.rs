@@ -1,7 +1,7 @@
 //! In: what a live run tells; out: its form, its frame times and its errors, and the documents that it gives. Never waits
 //! for the model.
 
-use super::{Command, Event, Job, Mode, Model, Worker};
+use super::{Command, Event, Figures, Job, Mode, Model, Worker};
 use crate::colour;
 use crate::model::units::{maybe_time, time};
 use crate::state::{Request, State};
@@ -25,8 +25,8 @@ pub struct Live {
     pub starting: bool,
     /// What went wrong last.
     pub error: Option<String>,
-    /// Nanoseconds on the device and in all, of the last frames.
-    pub history: VecDeque<(Option<u64>, u64)>,
+    /// The last frames.
+    pub history: VecDeque<Figures>,
     /// Frames since the run began.
     pub frames: u64,
     /// Position of its document among the open ones.
@@ -111,9 +111,9 @@ pub fn update(state: &mut State) {
                 live.history.clear();
                 live.frames = 0;
             }
-            Event::Frame(gpu, wall) => {
+            Event::Frame(figures) => {
                 live.frames += 1;
-                live.history.push_back((gpu, wall));
+                live.history.push_back(figures);
                 if live.history.len() > HISTORY {
                     live.history.pop_front();
                 }
@@ -210,6 +210,14 @@ fn form(ui: &mut Ui, state: &mut State) {
             }
         });
         ui.end_row();
+        ui.label("what");
+        ui.horizontal(|ui| {
+            ui.spacing_mut().item_spacing.x = 3.0;
+            ui.selectable_value(&mut job.train, false, "run");
+            let train = ui.selectable_value(&mut job.train, true, "train");
+            train.on_hover_text("with AdamW, over and over on one made batch: its loss must fall");
+        });
+        ui.end_row();
         ui.label("precision");
         ui.horizontal(|ui| {
             ui.spacing_mut().item_spacing.x = 3.0;
@@ -267,8 +275,8 @@ fn progress(ui: &mut Ui, state: &mut State) {
         }
         return;
     }
-    let gpu = stats(live.history.iter().filter_map(|h| h.0));
-    let wall = stats(live.history.iter().map(|h| h.1));
+    let gpu = stats(live.history.iter().filter_map(|h| h.gpu_ns));
+    let wall = stats(live.history.iter().map(|h| h.wall_ns));
     let title = live.running.as_ref().map_or("stopped".into(), Job::title);
     ui.horizontal_wrapped(|ui| {
         ui.strong(title);
@@ -282,10 +290,24 @@ fn progress(ui: &mut Ui, state: &mut State) {
     });
     let first = live.frames - live.history.len() as u64 + 1;
     let at = |i: usize| (first + i as u64) as f64;
-    let walls: Vec<[f64; 2]> = live.history.iter().enumerate().map(|(i, h)| [at(i), h.1 as f64]).collect();
+    let walls: Vec<[f64; 2]> = live.history.iter().enumerate().map(|(i, h)| [at(i), h.wall_ns as f64]).collect();
     let gpus: Vec<[f64; 2]> =
-        live.history.iter().enumerate().filter_map(|(i, h)| h.0.map(|ns| [at(i), ns as f64])).collect();
+        live.history.iter().enumerate().filter_map(|(i, h)| h.gpu_ns.map(|ns| [at(i), ns as f64])).collect();
+    let losses: Vec<[f64; 2]> =
+        live.history.iter().enumerate().filter_map(|(i, h)| h.loss.map(|loss| [at(i), loss])).collect();
     let grey = ui.visuals().weak_text_color();
+    let height = ui.available_height();
+    if !losses.is_empty() {
+        Plot::new("loss")
+            .height(height * 0.45)
+            .include_y(0.0)
+            .y_axis_label("loss")
+            .y_axis_min_width(64.0)
+            .allow_scroll(false)
+            .allow_zoom(false)
+            .allow_drag(false)
+            .show(ui, |plot| plot.line(Line::new("loss", losses).color(colour::kernel("attention")).width(2.0)));
+    }
     Plot::new("frame_times")
         .legend(Legend::default())
         .include_y(0.0)

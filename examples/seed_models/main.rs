@@ -1,0 +1,313 @@
+//! Runs the seed's three models at full size: GPTlite Small (12 layers of 768, S = 2048, batch 1), deep (2048 layers of
+//! 256, batch 2048) and wide (3 layers of 8192, batch 2048), forward passes or whole training steps: dropout 0.1 in
+//! GPTlite, softmax and then cross entropy of that, Adam at 2e-4 with betas 0.5 and 0.5. Prints times of the modes;
+//! `--verify` compares outputs or gradients with the f64 reference on the CPU.
+
+mod measure;
+mod models;
+mod verify;
+
+use clap::{Parser, ValueEnum};
+use kiln::gpu::AdapterChoice;
+use kiln::grad::Checkpoint;
+use kiln::measure::peak;
+use kiln::model::{Init, init};
+use kiln::reference::{Value, evaluate};
+use kiln::session::{CompileOptions, Mode, Session};
+use kiln::tensor::Tensor;
+use kiln::train::{Optimiser, Schedule, TrainOptions};
+use measure::Job;
+use models::{Model, Work};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+#[derive(Parser)]
+#[command(about = "Times and verifies the seed's models at full size")]
+struct Args {
+    /// Forward passes or training steps.
+    #[arg(long, value_enum, default_value_t = Phase::Infer)]
+    phase: Phase,
+    /// Which models.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Model::Gptlite, Model::Deep, Model::Wide])]
+    model: Vec<Model>,
+    /// Which modes.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ModeArg::Eager, ModeArg::Recorded, ModeArg::Fused])]
+    mode: Vec<ModeArg>,
+    /// How parameters are drawn.
+    #[arg(long, value_enum, default_value_t = InitArg::He)]
+    init: InitArg,
+    /// Timed runs, after a third as many that warm up; with 0 only the first run is timed.
+    #[arg(long, default_value_t = 30)]
+    runs: usize,
+    /// Compares with the f64 reference: the whole output, or in training the gradients of the first, middle and last
+    /// layers at full depth for 64 positions, 8 or 4 samples, under both initialisations.
+    #[arg(long)]
+    verify: bool,
+    /// In training: keep activations at every so many layers of the deep model only, and compute the others anew.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    checkpoint: Option<u64>,
+    /// Prints the time of each kernel.
+    #[arg(long)]
+    kernels: bool,
+    /// Writes the rows as JSON.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Part of the adapter's name.
+    #[arg(long)]
+    adapter: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum Phase {
+    Infer,
+    Train,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ModeArg {
+    Eager,
+    Recorded,
+    Fused,
+}
+
+impl From<ModeArg> for Mode {
+    fn from(mode: ModeArg) -> Mode {
+        match mode {
+            ModeArg::Eager => Mode::Eager,
+            ModeArg::Recorded => Mode::Recorded,
+            ModeArg::Fused => Mode::Fused,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum InitArg {
+    Default,
+    He,
+}
+
+impl From<InitArg> for Init {
+    fn from(kind: InitArg) -> Init {
+        match kind {
+            InitArg::Default => Init::Default,
+            InitArg::He => Init::He,
+        }
+    }
+}
+
+/// One line of the table.
+#[derive(Serialize)]
+struct Row {
+    phase: String,
+    model: String,
+    mode: String,
+    init: String,
+    adapter: String,
+    driver: String,
+    /// Median of submit to done, milliseconds.
+    wall_ms: f64,
+    /// Per run of several in flight, milliseconds.
+    pipelined_ms: f64,
+    /// First kernel's begin to last kernel's end of one run, milliseconds.
+    gpu_ms: Option<f64>,
+    submits: u64,
+    dispatches: usize,
+    encode_us: f64,
+    planned_mib: f64,
+    naive_mib: f64,
+    tflops: f64,
+    share_of_measured_peak: f64,
+    first_run_s: f64,
+    /// Of the output.
+    relative_error: Option<f64>,
+    /// Of the first training step.
+    loss: Option<f32>,
+    /// Layers from one kept activation to the next.
+    checkpoint: Option<u64>,
+}
+
+fn main() -> ExitCode {
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Largest relative error of an output that `--verify` accepts. f32 rounding grows with the square root of the depth:
+/// 2048 layers give about 2e-5.
+const OUTPUT_TOLERANCE: f64 = 5e-5;
+/// The same of a gradient.
+const GRADIENT_TOLERANCE: f64 = 1e-4;
+
+fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    let choice = args.adapter.clone().map_or(AdapterChoice::Best, AdapterChoice::Named);
+    let session = Session::open_blocking(&choice)?;
+    println!("adapter: {}", session.adapter());
+    if args.phase == Phase::Train && args.verify {
+        verify_gradients(args, &session)?;
+    }
+    let peak = peak(&session)?;
+    println!("measured peak: f32 {:.2} TFLOP/s, copy {:.0} GB/s", peak.flops / 1e12, peak.bytes / 1e9);
+    println!(
+        "{:<8} {:<9} {:>9} {:>9} {:>9} {:>7} {:>6} {:>9} {:>8} {:>9} {:>7} {:>6} {:>8} {:>9}",
+        "model",
+        "mode",
+        "wall ms",
+        "piped ms",
+        "GPU ms",
+        "submits",
+        "disp.",
+        "encode µs",
+        "MiB",
+        "naive MiB",
+        "TFLOP/s",
+        "peak",
+        "first s",
+        if args.phase == Phase::Infer { "error" } else { "loss" }
+    );
+    let mut rows = Vec::new();
+    for model in &args.model {
+        let work = match args.phase {
+            Phase::Infer => model.infer(Model::ROWS)?,
+            Phase::Train => model.train(Model::ROWS)?,
+        };
+        let params = init(&work.graph.layout, args.init.into(), 0)?;
+        let reference = match args.phase == Phase::Infer && args.verify {
+            true => Some(evaluate(&work.graph, &params, &verify::inputs(&work))?),
+            false => None,
+        };
+        for mode in &args.mode {
+            let subject = Subject { model: *model, work: &work, params: &params, reference: reference.as_ref() };
+            let row = row(args, &session, &subject, (*mode).into(), peak.flops)?;
+            print(&row);
+            rows.push(row);
+        }
+    }
+    if let Some(path) = &args.json {
+        std::fs::write(path, serde_json::to_string_pretty(&rows)?).map_err(|e| format!("{}: {e}", path.display()))?;
+    }
+    match rows.iter().filter_map(|row| row.relative_error).any(|e| e.is_nan() || e > OUTPUT_TOLERANCE) {
+        true => Err(format!("an output differs from the reference by more than {OUTPUT_TOLERANCE:e}").into()),
+        false => Ok(()),
+    }
+}
+
+/// Prints how far each gradient is.
+fn verify_gradients(args: &Args, session: &Session) -> Result<(), Box<dyn Error>> {
+    let modes: Vec<Mode> = args.mode.iter().map(|m| (*m).into()).collect();
+    println!("{:<8} {:<8} {:<9} {:<44} ‖grad − ref‖/‖ref‖", "model", "init", "mode", "gradient");
+    let mut wrong = 0;
+    for model in &args.model {
+        for (name, kind) in [("default", Init::Default), ("he", Init::He)] {
+            for (mode, gradient, error) in verify::gradients(session, *model, kind, checkpoint(args, *model), &modes)? {
+                let within = error <= GRADIENT_TOLERANCE;
+                let mark = if within { "" } else { "  FAILED" };
+                let (model, mode) = (model.to_string(), mode.to_string());
+                println!("{model:<8} {name:<8} {mode:<9} {gradient:<44} {error:.2e}{mark}");
+                wrong += usize::from(!within);
+            }
+        }
+    }
+    match wrong {
+        0 => Ok(()),
+        _ => Err(format!("{wrong} gradients differ from the reference by more than {GRADIENT_TOLERANCE:e}").into()),
+    }
+}
+
+fn checkpoint(args: &Args, model: Model) -> Checkpoint {
+    match args.checkpoint {
+        Some(every) if model == Model::Deep => Checkpoint::Every(every as usize),
+        _ => Checkpoint::None,
+    }
+}
+
+/// A model with all that is the same in every mode.
+struct Subject<'a> {
+    model: Model,
+    work: &'a Work,
+    params: &'a BTreeMap<String, Tensor>,
+    /// What the forward pass must give, if it is verified.
+    reference: Option<&'a BTreeMap<String, Value>>,
+}
+
+/// Compiles, runs and times one model in one mode.
+fn row(args: &Args, session: &Session, subject: &Subject, mode: Mode, peak: f64) -> Result<Row, Box<dyn Error>> {
+    let Subject { model, work, params, reference } = *subject;
+    let options = CompileOptions::mode(mode);
+    let train = TrainOptions {
+        optimiser: Optimiser::Adam { beta1: 0.5, beta2: 0.5, eps: 1e-8, weight_decay: 0.0 },
+        learning_rate: Schedule::constant(2e-4),
+        checkpoint: checkpoint(args, model),
+        ..TrainOptions::default()
+    };
+    let begin = Instant::now();
+    let job = match args.phase {
+        Phase::Infer => Job::infer(session, work, params, &options)?,
+        Phase::Train => Job::train(session, work, params, &train, &options)?,
+    };
+    let (outputs, first) = job.first()?;
+    let first_run_s = begin.elapsed().as_secs_f64();
+    let loss = outputs.get("loss").map(|loss| loss.to_f32()[0]);
+    let relative_error = match (reference, outputs.iter().next()) {
+        (Some(reference), Some((name, out))) => Some(verify::error(&out.to_f64(), &reference[name].data)),
+        _ => None,
+    };
+    // without timed runs the first one is all there is
+    let times = if args.runs == 0 { first } else { job.measure(args.runs, args.kernels)? };
+    let program = job.program();
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let tflops = program.compiled().recording.estimate().flops / times.gpu_ms.unwrap_or(times.pipelined_ms) / 1e9;
+    Ok(Row {
+        phase: format!("{:?}", args.phase).to_lowercase(),
+        model: model.to_string(),
+        mode: mode.to_string(),
+        init: format!("{:?}", args.init).to_lowercase(),
+        adapter: session.adapter().name.clone(),
+        driver: session.adapter().driver.clone(),
+        wall_ms: times.wall_ms,
+        pipelined_ms: times.pipelined_ms,
+        gpu_ms: times.gpu_ms,
+        submits: times.submits,
+        dispatches: program.dispatches(),
+        encode_us: times.encode_us,
+        planned_mib: mib(program.plan().total()),
+        naive_mib: mib(program.plan().naive),
+        tflops,
+        share_of_measured_peak: tflops * 1e12 / peak,
+        first_run_s,
+        relative_error,
+        loss,
+        checkpoint: args.checkpoint.filter(|_| args.phase == Phase::Train && model == Model::Deep),
+    })
+}
+
+fn print(r: &Row) {
+    let gpu = r.gpu_ms.map_or("-".into(), |ms| format!("{ms:.3}"));
+    let last = match (r.relative_error, r.loss) {
+        (Some(error), _) => format!("{error:.2e}"),
+        (None, Some(loss)) => format!("{loss:.5}"),
+        (None, None) => "-".into(),
+    };
+    println!(
+        "{:<8} {:<9} {:>9.3} {:>9.3} {gpu:>9} {:>7} {:>6} {:>9.0} {:>8.1} {:>9.1} {:>7.2} {:>5.1}% {:>8.2} {last:>9}",
+        r.model,
+        r.mode,
+        r.wall_ms,
+        r.pipelined_ms,
+        r.submits,
+        r.dispatches,
+        r.encode_us,
+        r.planned_mib,
+        r.naive_mib,
+        r.tflops,
+        100.0 * r.share_of_measured_peak,
+        r.first_run_s
+    );
+}

@@ -1,0 +1,191 @@
+//! In: a program or a trainer with what a run is given; out: what a run takes. Knows nothing of models.
+
+use crate::models::Work;
+use kiln::graph::{DROPOUT_COUNTER, DType, TensorType};
+use kiln::session::{CompileOptions, Outputs, Program, Run, Session};
+use kiln::tensor::Tensor;
+use kiln::trace::Trace;
+use kiln::train::{SCALARS, TrainOptions};
+use kiln::trainer::{Steps, Trainer};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::time::Instant;
+
+/// A compiled model, ready to be timed.
+pub struct Job {
+    kind: Kind,
+    given: Vec<(&'static str, Tensor)>,
+}
+
+enum Kind {
+    Infer(Program),
+    Train(Trainer),
+}
+
+enum InFlight<'a> {
+    Run(Run<'a>),
+    Steps(Steps<'a>),
+}
+
+/// What a run takes.
+pub struct Times {
+    /// Median from submit to done, milliseconds.
+    pub wall_ms: f64,
+    /// Per run of several in flight, milliseconds.
+    pub pipelined_ms: f64,
+    /// First kernel's begin to last kernel's end of one run, milliseconds; `None` without timestamps.
+    pub gpu_ms: Option<f64>,
+    pub submits: u64,
+    pub encode_us: f64,
+}
+
+impl Job {
+    /// A forward pass.
+    pub fn infer(
+        session: &Session,
+        work: &Work,
+        params: &BTreeMap<String, Tensor>,
+        options: &CompileOptions,
+    ) -> Result<Job, Box<dyn Error>> {
+        Job::new(Kind::Infer(session.compile(&work.graph, params, options)?), work)
+    }
+
+    /// Training steps.
+    pub fn train(
+        session: &Session,
+        work: &Work,
+        params: &BTreeMap<String, Tensor>,
+        train: &TrainOptions,
+        options: &CompileOptions,
+    ) -> Result<Job, Box<dyn Error>> {
+        Job::new(Kind::Train(session.trainer(&work.graph, params, train, options)?), work)
+    }
+
+    fn new(kind: Kind, work: &Work) -> Result<Job, Box<dyn Error>> {
+        let job = Job { kind, given: work.given.clone() };
+        for (name, value) in &work.resident {
+            job.program().write_state(name, value)?;
+        }
+        Ok(job)
+    }
+
+    pub fn program(&self) -> &Program {
+        match &self.kind {
+            Kind::Infer(program) => program,
+            Kind::Train(trainer) => trainer.program(),
+        }
+    }
+
+    fn given(&self) -> Vec<(&str, &Tensor)> {
+        self.given.iter().map(|(name, tensor)| (*name, tensor)).collect()
+    }
+
+    /// The first run, its outputs and what it took.
+    pub fn first(&self) -> Result<(Outputs, Times), Box<dyn Error>> {
+        let begin = Instant::now();
+        let (outputs, submits, encode_us) = match &self.kind {
+            Kind::Infer(program) => {
+                let run = program.submit(&self.given())?;
+                let (submits, encode) = (run.submits(), run.encode_ns());
+                (run.wait()?, submits, encode as f64 / 1e3)
+            }
+            Kind::Train(trainer) => {
+                let steps = trainer.submit_all(&[self.given()])?;
+                let (submits, encode) = (steps.run().submits(), steps.run().encode_ns());
+                let loss = steps.wait()?[0].loss;
+                let outputs = Outputs::from([("loss".to_owned(), Tensor::f32([1], &[loss]))]);
+                (outputs, submits, encode as f64 / 1e3)
+            }
+        };
+        let ms = begin.elapsed().as_secs_f64() * 1e3;
+        Ok((outputs, Times { wall_ms: ms, pipelined_ms: ms, gpu_ms: None, submits, encode_us }))
+    }
+
+    /// Some runs after a third as many that warm up, and then one with timestamps, whose trace is printed if asked.
+    pub fn measure(&self, runs: usize, kernels: bool) -> Result<Times, Box<dyn Error>> {
+        let (mut walls, mut encodes, mut submits) = (Vec::new(), Vec::new(), 0);
+        for i in 0..runs + runs / 3 {
+            let begin = Instant::now();
+            let run = self.start()?;
+            let encode = run.run().encode_ns() as f64 / 1e3;
+            submits = run.run().submits();
+            run.wait()?;
+            if i >= runs / 3 {
+                walls.push(begin.elapsed().as_secs_f64() * 1e3);
+                encodes.push(encode);
+            }
+        }
+        let begin = Instant::now();
+        let mut last = None;
+        for _ in 0..runs {
+            last = Some(self.start()?);
+        }
+        if let Some(run) = last {
+            run.wait()?;
+        }
+        let pipelined_ms = begin.elapsed().as_secs_f64() * 1e3 / runs as f64;
+        let trace = self.trace()?;
+        if kernels {
+            print!("{trace}");
+        }
+        let gpu_ms = trace.gpu_stats().map(|s| s.median / 1e6);
+        Ok(Times { wall_ms: median(&mut walls), pipelined_ms, gpu_ms, submits, encode_us: median(&mut encodes) })
+    }
+
+    fn start(&self) -> Result<InFlight<'_>, Box<dyn Error>> {
+        Ok(match &self.kind {
+            Kind::Infer(program) => InFlight::Run(program.submit_unread(&self.given())?),
+            Kind::Train(trainer) => InFlight::Steps(trainer.submit_all(&[self.given()])?),
+        })
+    }
+
+    fn trace(&self) -> Result<Trace, Box<dyn Error>> {
+        let mut given = self.given();
+        let own = match &self.kind {
+            Kind::Infer(_) => Vec::new(),
+            Kind::Train(trainer) => own_inputs(trainer),
+        };
+        given.extend(own.iter().map(|(name, tensor)| (*name, tensor)));
+        Ok(self.program().trace(&given)?.1)
+    }
+}
+
+/// What a trainer gives to its next step beside the batch.
+fn own_inputs(trainer: &Trainer) -> Vec<(&'static str, Tensor)> {
+    let options = trainer.options();
+    let step = trainer.steps();
+    let scalars = options.optimiser.scalars(options.learning_rate.at(step), step + 1);
+    let mut own = vec![(SCALARS, Tensor::f32([3], &scalars))];
+    if trainer.program().compiled().graph.inputs().any(|(_, node)| node.name == DROPOUT_COUNTER) {
+        own.push((DROPOUT_COUNTER, counter(options.seed, step)));
+    }
+    own
+}
+
+/// Seed and step, as dropout takes them.
+pub fn counter(seed: u64, step: u64) -> Tensor {
+    let bytes = [seed as u32, (seed >> 32) as u32, step as u32].into_iter().flat_map(u32::to_le_bytes).collect();
+    Tensor::from_bytes(TensorType::new(DType::U32, [3]), bytes)
+}
+
+impl<'a> InFlight<'a> {
+    fn run(&self) -> &Run<'a> {
+        match self {
+            InFlight::Run(run) => run,
+            InFlight::Steps(steps) => steps.run(),
+        }
+    }
+
+    fn wait(self) -> Result<(), Box<dyn Error>> {
+        match self {
+            InFlight::Run(run) => drop(run.wait()?),
+            InFlight::Steps(steps) => drop(steps.wait()?),
+        }
+        Ok(())
+    }
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,94 @@
+//! In: the names of a graph's nodes; out: the segments that the backward pass computes anew. Knows nothing of ops but
+//! what they read.
+
+use super::GradError;
+use crate::graph::{Graph, NodeId, Op};
+use std::collections::BTreeMap;
+
+/// Which forward values are kept for the backward pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Checkpoint {
+    /// All that it reads.
+    #[default]
+    None,
+    /// Those that cross from one segment of so many blocks to another. What it reads of a segment's inside is computed
+    /// anew, just before it comes there; of the last segment, with which it begins, all is kept.
+    ///
+    /// Blocks are found by the scopes `blocks.N` and `layers.N`. A number without parameters, such as an activation
+    /// between the linears of a DNN, belongs to the one before.
+    Every(usize),
+}
+
+/// The scopes whose numbers count blocks.
+const SCOPES: [&str; 2] = ["blocks", "layers"];
+
+/// The segment that each node up to `last` is computed anew with; none where its values are kept.
+pub(super) fn segments(graph: &Graph, last: NodeId, checkpoint: Checkpoint) -> Result<Vec<Option<usize>>, GradError> {
+    let every = match checkpoint {
+        Checkpoint::None => return Ok(Vec::new()),
+        Checkpoint::Every(0) => return Err(GradError::Every),
+        Checkpoint::Every(every) => every,
+    };
+    // the scope of each node, and whether a scope has parameters
+    let mut scopes: Vec<&str> = Vec::new();
+    let mut number: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut has_parameters: Vec<bool> = Vec::new();
+    let mut of_node: Vec<Option<usize>> = Vec::with_capacity(last.0 + 1);
+    for (_, node) in graph.nodes().take(last.0 + 1) {
+        // sources stay, and what is made of nothing costs nothing to keep
+        let scope = block(&node.name).filter(|_| !node.inputs.is_empty());
+        of_node.push(scope.map(|scope| {
+            let at = *number.entry(scope).or_insert_with(|| {
+                scopes.push(scope);
+                has_parameters.push(false);
+                scopes.len() - 1
+            });
+            has_parameters[at] |= node.inputs.iter().any(|v| matches!(graph.producer(*v).op, Op::Parameter(_)));
+            at
+        }));
+    }
+    if scopes.is_empty() {
+        return Err(GradError::NoBlocks);
+    }
+    let mut blocks = 0;
+    let mut segment_of = Vec::with_capacity(scopes.len());
+    for (at, has_parameters) in has_parameters.into_iter().enumerate() {
+        blocks += usize::from(at == 0 || has_parameters);
+        segment_of.push((blocks - 1) / every);
+    }
+    let last_segment = (blocks - 1) / every;
+    let segment = |scope: usize| Some(segment_of[scope]).filter(|s| *s != last_segment);
+    Ok(of_node.into_iter().map(|scope| scope.and_then(segment)).collect())
+}
+
+/// `blocks.3` of `blocks.3.ffwd.net.0`.
+fn block(name: &str) -> Option<&str> {
+    let mut end = 0;
+    let mut parts = name.split('.').peekable();
+    while let Some(part) = parts.next() {
+        end += part.len() + 1;
+        if let Some(next) = parts.peek().filter(|_| SCOPES.contains(&part))
+            && !next.is_empty()
+            && next.bytes().all(|b| b.is_ascii_digit())
+        {
+            return Some(&name[..end + next.len()]);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::block;
+
+    #[test]
+    fn blocks_are_numbered_scopes() {
+        assert_eq!(block("blocks.3.ffwd.net.0"), Some("blocks.3"));
+        assert_eq!(block("model.layers.12"), Some("model.layers.12"));
+        assert_eq!(block("layers.x.0"), None);
+        assert_eq!(block("lm_head"), None);
+        assert_eq!(block("blocks"), None);
+        assert_eq!(block("blocks."), None);
+        assert_eq!(block("heads.0.layers.1.key"), Some("heads.0.layers.1"));
+    }
+}

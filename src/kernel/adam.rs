@@ -1,0 +1,117 @@
+//! In: the number of weights and how they are stepped; out: launches of adam.wgsl. Knows no other kernel.
+
+use super::split::{self, Rows};
+use super::{Access, Estimate, KernelError, KernelKey, Launch, template, wgsl_type};
+use crate::caps::DeviceCaps;
+use crate::graph::{AdamAttrs, DType};
+use minijinja::context;
+
+pub(super) const NAME: &str = "adam";
+pub(super) const PARAMS: &[&str] = &["groups", "quads", "beta1", "rest1", "beta2", "rest2", "eps", "decay"];
+
+/// What changes adam.wgsl.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AdamKey {
+    /// Type of the gradient: F32 or F16; all else is F32.
+    pub gradient: DType,
+    /// Decay acts on the weight, not through the gradient.
+    pub decoupled: bool,
+    /// Weights and moments are overwritten.
+    pub in_place: bool,
+    /// Invocations of a workgroup.
+    pub size: u32,
+}
+
+/// Positions of operands: w, m, v, gradient, scalars, and their new values where they are not in place.
+const OPERANDS: [(&str, usize); 8] =
+    [("w", 0), ("m", 1), ("v", 2), ("gradient", 3), ("scalars", 4), ("new_w", 5), ("new_m", 6), ("new_v", 7)];
+
+impl AdamKey {
+    /// Name, position and use of each operand.
+    fn operands(&self) -> Vec<(&'static str, usize, Access)> {
+        let all = if self.in_place { 5 } else { 8 };
+        let written = |position: usize| if self.in_place { position < 3 } else { position >= 5 };
+        let access = |position| if written(position) { Access::ReadWrite } else { Access::Read };
+        OPERANDS[..all].iter().map(|(name, position)| (*name, *position, access(*position))).collect()
+    }
+
+    /// WGSL of this key.
+    pub fn source(&self) -> String {
+        let bindings: Vec<(&str, &str, String)> = self
+            .operands()
+            .into_iter()
+            .map(|(name, _, access)| {
+                let access = if access == Access::Read { "read" } else { "read_write" };
+                let ty = match name {
+                    "scalars" => "f32".to_owned(),
+                    "gradient" => format!("vec4<{}>", wgsl_type(self.gradient)),
+                    _ => "vec4<f32>".to_owned(),
+                };
+                (name, access, ty)
+            })
+            .collect();
+        let new = |name: &str| if self.in_place { name.to_owned() } else { format!("new_{name}") };
+        let values = context! {
+            f16 => self.gradient == DType::F16, decoupled => self.decoupled, in_place => self.in_place,
+            size => self.size, bindings, new_w => new("w"), new_m => new("m"), new_v => new("v"),
+        };
+        template::render(NAME, values)
+    }
+
+    /// w, m, v, gradient and scalars, then the new w, m and v unless these are in place.
+    pub fn bindings(&self) -> Vec<Access> {
+        self.operands().into_iter().map(|(.., access)| access).collect()
+    }
+}
+
+/// One step over so many weights. Operands: w, m, v, gradient, scalars, then the new w, m and v unless `in_place`.
+pub fn launches(
+    attrs: &AdamAttrs,
+    gradient: DType,
+    weights: usize,
+    in_place: bool,
+    caps: &DeviceCaps,
+) -> Result<Vec<Launch<usize>>, KernelError> {
+    split::float(NAME, gradient, caps)?;
+    let quads = weights.div_ceil(4);
+    let size = split::workgroup(NAME, quads, 0, caps)?;
+    let key = AdamKey { gradient, decoupled: attrs.decoupled, in_place, size };
+    let tensor = |(name, position, _): (&str, usize, Access)| match name {
+        "scalars" => Rows::whole(position, 12),
+        "gradient" => Rows::cut(position, quads, 4 * gradient.size() as u64),
+        _ => Rows::cut(position, quads, 16),
+    };
+    let tensors: Vec<Rows> = key.operands().into_iter().map(tensor).collect();
+    let mut launches = Vec::new();
+    for rows in split::windows(NAME, quads, &tensors, caps)? {
+        let groups = rows.len().div_ceil(size as usize);
+        let mut params = vec![split::word(NAME, "groups", groups)?, split::word(NAME, "quads", rows.len())?];
+        for beta in [attrs.beta1.get(), attrs.beta2.get()] {
+            params.extend([beta.to_bits(), ((1.0 - f64::from(beta)) as f32).to_bits()]);
+        }
+        params.extend([attrs.eps.get().to_bits(), attrs.weight_decay.get().to_bits()]);
+        let elements = 4.0 * rows.len() as f64;
+        launches.push(Launch {
+            key: KernelKey::Adam(key.clone()),
+            params,
+            groups: groups as u64,
+            operands: tensors.iter().map(|t| t.window(&rows)).collect(),
+            // three read, three written, two moments of three and four operations, the decay's two and the step's seven
+            estimate: Estimate { flops: 16.0 * elements, bytes: elements * (24.0 + gradient.size() as f64) },
+        });
+    }
+    Ok(launches)
+}
+
+#[cfg(test)]
+pub(super) fn catalogue() -> Vec<KernelKey> {
+    let mut keys = Vec::new();
+    for gradient in [DType::F32, DType::F16] {
+        for (decoupled, in_place) in [(false, false), (false, true), (true, false), (true, true)] {
+            for size in [64, 256] {
+                keys.push(KernelKey::Adam(AdamKey { gradient, decoupled, in_place, size }));
+            }
+        }
+    }
+    keys
+}

@@ -1,0 +1,321 @@
+//! In: q, k, v and dout as views with heads side by side, and the statistics of rows; out: launches of
+//! `attention_grad.wgsl` for the gradients of k and v or of q, or of `attention_grad_direct.wgsl` on a CPU that acts as
+//! a GPU and where limits are too small for tiles. Knows no other kernel.
+
+use super::heads::{self, Heads};
+use super::philox::{self, Fours};
+use super::template::render;
+use super::{Access, Estimate, KernelError, KernelKey, Launch, View, wgsl_type};
+use crate::caps::DeviceCaps;
+use crate::graph::{AttentionAttrs, DType};
+use minijinja::context;
+use std::ops::Range;
+
+/// Whose gradients a launch makes, and so whose rows a workgroup has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// dk and dv: a workgroup has keys and walks over queries.
+    Keys,
+    /// dq: a workgroup has queries and walks over keys.
+    Queries,
+}
+
+/// How the pairs of queries and keys are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tiles {
+    /// Rows that a workgroup has.
+    pub own: usize,
+    /// Rows of a block of the other side.
+    pub other: usize,
+    /// Groups of four columns that are staged at once.
+    pub chunk: usize,
+}
+
+/// All that changes the kernel's text.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AttentionGradKey {
+    /// Stored type of q, k, v, mask, dout and the gradients.
+    pub dtype: DType,
+    /// They are bound as arrays of vec4, but for the mask.
+    pub vec: bool,
+    /// Groups of four columns of a head.
+    pub columns: usize,
+    /// Whose gradients.
+    pub side: Side,
+    /// `None` is the direct kernel.
+    pub tiles: Option<Tiles>,
+    /// Rows of an invocation of the direct kernel.
+    pub own: usize,
+    /// Keys in a query's future are hidden.
+    pub causal: bool,
+    /// An additive mask is bound.
+    pub mask: bool,
+    /// Statistics hold lengths.
+    pub lengths: bool,
+    /// Weights are dropped, by a counter that statistics hold.
+    pub dropout: Option<Fours>,
+}
+
+/// Invocations of a workgroup of the direct kernel.
+const DIRECT: usize = 8;
+
+/// Blocks of (own, other) rows, the preferred first.
+const BLOCKS: [(usize, usize); 7] = [(64, 32), (32, 64), (32, 32), (16, 64), (64, 16), (32, 16), (16, 16)];
+
+impl Tiles {
+    /// Groups of four rows: own, other.
+    fn groups(self) -> (usize, usize) {
+        (self.own / 4, self.other / 4)
+    }
+
+    /// Groups of columns that an invocation has of a result.
+    fn results(self, columns: usize) -> usize {
+        columns.div_ceil(self.other / 4)
+    }
+
+    /// vec4s of the tile while scores are made.
+    fn scores(self) -> usize {
+        (self.own + self.other) / 4 * (4 * self.chunk + 1)
+    }
+
+    /// Rows of a block that are staged at once for a result.
+    fn rows(self, columns: usize) -> usize {
+        let fit = self.scores() / self.width(columns);
+        if fit == 0 { 1 } else { (1 << fit.ilog2()).min(self.other) }
+    }
+
+    /// vec4s of a staged row.
+    fn width(self, columns: usize) -> usize {
+        self.other / 4 * self.results(columns)
+    }
+
+    /// vec4s of the tile.
+    fn tile(self, columns: usize) -> usize {
+        self.scores().max(self.rows(columns) * self.width(columns))
+    }
+
+    fn invocations(self) -> usize {
+        self.own * self.other / 16
+    }
+
+    /// Bytes of workgroup memory.
+    fn bytes(self, columns: usize) -> usize {
+        16 * (self.tile(columns) + self.other * self.own / 4)
+    }
+
+    /// The best that the device takes for so many rows of both sides; `None` where only the direct kernel fits.
+    fn choose(columns: usize, own: usize, other: usize, caps: &DeviceCaps) -> Option<Tiles> {
+        if caps.cpu {
+            return None;
+        }
+        let limit = caps.workgroup_bytes as usize;
+        let tiles: Vec<Tiles> = BLOCKS
+            .iter()
+            .map(|&(own, other)| {
+                let of = |most: usize| Tiles { own, other, chunk: columns.min(most) };
+                // so that two workgroups may share a processor
+                if of(8).bytes(columns) <= limit / 2 { of(8) } else { of(4) }
+            })
+            .filter(|t| t.bytes(columns) <= limit && t.invocations() <= caps.max_invocations as usize)
+            .filter(|t| t.own == 16 || t.own <= own.next_multiple_of(16))
+            .collect();
+        // a block that is mostly padding, or has fewer columns than invocations for them, is slow; one whose results do
+        // not fit into registers is slower
+        let good = |t: &&Tiles| t.other <= other.next_multiple_of(16).max(16) && t.other / 4 <= columns.max(4);
+        let at_most = |n: usize| tiles.iter().filter(move |t| t.results(columns) <= n);
+        at_most(2).find(good).or_else(|| at_most(2).next()).or_else(|| at_most(4).next()).copied()
+    }
+}
+
+impl AttentionGradKey {
+    /// The file stem.
+    pub fn name(&self) -> &'static str {
+        if self.tiles.is_none() { "attention_grad_direct" } else { "attention_grad" }
+    }
+
+    /// The kernel as WGSL.
+    pub fn source(&self) -> String {
+        let keys = self.side == Side::Keys;
+        let length = "bitcast<i32>(stats[p.stats_offset + b * p.stats_batch].x)";
+        let (ours, theirs) = if keys { (["k", "v"], ["q", "dout"]) } else { (["q", "dout"], ["k", "v"]) };
+        let tiles = self.tiles.unwrap_or(Tiles { own: self.own, other: 4, chunk: 1 });
+        let (tx, ty) = tiles.groups();
+        render(
+            self.name(),
+            context! {
+                f16 => self.dtype == DType::F16, scalar => wgsl_type(self.dtype), vec => self.vec,
+                storage => super::chain_wgsl::vector(wgsl_type(self.dtype), if self.vec { 4 } else { 1 }),
+                reads => ["q", "k", "v", "dout"], writes => self.results(), length, keys, ours, theirs,
+                own_rows => if keys { "p.sk" } else { "p.sq" }, out_binding => 6 + usize::from(self.mask),
+                mask => self.mask, lengths => self.lengths, causal => self.causal,
+                dropout => self.dropout.is_some(), whole => self.dropout == Some(Fours::Whole),
+                columns => self.columns, threads => self.workgroup_size(), own => tiles.own, other => tiles.other,
+                chunk => tiles.chunk, tx, ty, nc => tiles.results(self.columns), rows => tiles.rows(self.columns),
+                tile => tiles.tile(self.columns),
+            },
+        )
+    }
+
+    fn results(&self) -> Vec<&'static str> {
+        match self.side {
+            Side::Keys => vec!["dk", "dv"],
+            Side::Queries => vec!["dq"],
+        }
+    }
+
+    /// Rows that a workgroup has.
+    fn own_rows(&self) -> usize {
+        self.tiles.map_or(DIRECT * self.own, |t| t.own)
+    }
+
+    /// q, k, v, mask if any, dout, statistics, results.
+    pub fn bindings(&self) -> Vec<Access> {
+        let mut all = vec![Access::Read; 5 + usize::from(self.mask)];
+        all.extend(vec![Access::ReadWrite; self.results().len()]);
+        all
+    }
+
+    /// Names of the uniform words.
+    pub fn params(&self) -> Vec<String> {
+        let mut names: Vec<String> = "groups heads sq sk d blocks scale".split(' ').map(String::from).collect();
+        names.extend(["q", "k", "v", "dout", "o"].iter().flat_map(|t| heads::strides(t)));
+        names.extend(self.mask.then(heads::mask_strides).into_iter().flatten());
+        names.extend(["stats_offset", "stats_batch"].map(String::from));
+        if self.dropout.is_some() {
+            names.extend(["entry"].into_iter().chain(philox::PARAMS).map(String::from));
+        }
+        names
+    }
+
+    /// Bytes of workgroup memory.
+    pub fn workgroup_bytes(&self) -> usize {
+        self.tiles.map_or(0, |t| t.bytes(self.columns))
+    }
+
+    /// Invocations in a workgroup.
+    pub fn workgroup_size(&self) -> u32 {
+        self.tiles.map_or(DIRECT, Tiles::invocations) as u32
+    }
+}
+
+/// Operands: the attention's inputs, out, log-sum-exp, dout, dq, dk, dv, stats; lengths, counter, out and log-sum-exp
+/// are not bound, since stats hold what is needed of them.
+pub struct AttentionGrad<'a> {
+    /// Of the attention.
+    pub attrs: AttentionAttrs,
+    /// Stored type.
+    pub dtype: DType,
+    /// (B, Sq, H·D), neighbours in the width contiguous.
+    pub q: &'a View,
+    /// (B, Sk, H·D).
+    pub k: &'a View,
+    /// (B, Sk, H·D).
+    pub v: &'a View,
+    /// (B, Sq, H·D).
+    pub dout: &'a View,
+    /// Stretched to (B, H, Sq, Sk).
+    pub mask: Option<&'a View>,
+}
+
+impl AttentionGrad<'_> {
+    /// The launches: one, or one a batch entry where a window would exceed the device's binding limit.
+    pub fn launches(&self, side: Side, caps: &DeviceCaps) -> Result<Vec<Launch<usize>>, KernelError> {
+        let dout = self.attrs.inputs() + 2;
+        heads::contiguous([(0, self.q), (1, self.k), (2, self.v), (dout, self.dout)])?;
+        heads::by_entries(self.q.dims[0], |entries| self.launch(side, entries, caps))
+    }
+
+    fn launch(&self, side: Side, entries: Range<usize>, caps: &DeviceCaps) -> Result<Launch<usize>, KernelError> {
+        const NAME: &str = "attention_grad";
+        let (n, heads, batch) = (self.attrs.inputs(), self.attrs.heads, entries.len());
+        let (sq, sk, width) = (self.q.dims[1], self.k.dims[1], self.q.dims[2]);
+        let d = width / heads;
+        let (own, other, result) = match side {
+            Side::Keys => (sk, sq, heads::dense(&self.k.dims)),
+            Side::Queries => (sq, sk, heads::dense(&self.q.dims)),
+        };
+        let vec = heads::vectors(d, &[self.q, self.k, self.v, self.dout, &result]);
+        let columns = d.div_ceil(4);
+        let key = AttentionGradKey {
+            dtype: self.dtype,
+            vec,
+            columns,
+            side,
+            tiles: Tiles::choose(columns, own, other, caps),
+            own: heads::direct_rows(columns, own),
+            causal: self.attrs.causal,
+            mask: self.attrs.mask,
+            lengths: self.attrs.lengths,
+            dropout: self.attrs.dropout.map(|_| Fours::of(sk)),
+        };
+        let blocks = own.div_ceil(key.own_rows());
+        let groups = (batch * heads * blocks) as u64;
+        let rows = Heads { kernel: NAME, caps, entries: entries.clone(), size: self.dtype.size(), vec, d };
+        let mut params = vec![groups as u32, heads as u32, sq as u32, sk as u32, d as u32, blocks as u32];
+        params.push(self.attrs.scale.get().to_bits());
+        let mut operands = Vec::new();
+        for (position, what, view) in [(0, "q", self.q), (1, "k", self.k), (2, "v", self.v)] {
+            operands.push(rows.rows(position, what, view, &mut params)?);
+        }
+        let dout = rows.rows(n + 2, "dout", self.dout, &mut params)?;
+        let made = match side {
+            Side::Keys => {
+                let dk = rows.rows(n + 4, "dk", &result, &mut params)?;
+                let dv = super::Operand { tensor: n + 5, ..dk.clone() };
+                vec![dk, dv]
+            }
+            Side::Queries => vec![rows.rows(n + 3, "dq", &result, &mut params)?],
+        };
+        if let Some(mask) = self.mask {
+            operands.push(rows.mask(3, mask, &mut params)?);
+        }
+        let entry = heads::stats_entry(heads, sq);
+        let stats = rows.flat(n + 6, "statistics of rows", entry, 8, &mut params)?;
+        params.push(entry as u32);
+        if let Some(dropout) = &self.attrs.dropout {
+            philox::within(NAME, "weights of one head", self.q.dims[0] * sq * sk)?;
+            params.push(entries.start as u32);
+            params.extend(philox::words(dropout));
+        }
+        operands.extend([dout, stats]);
+        operands.extend(made);
+        // scores and their gradients, then a product a result
+        let products = if side == Side::Keys { 4.0 } else { 3.0 };
+        let flops = 2.0 * products * (batch * heads * d) as f64 * heads::pairs(&self.attrs, sq, sk) as f64;
+        let bytes = (batch * width * (2 * other + 4 * own).max(2 * sq + 2 * sk) * self.dtype.size()) as f64;
+        let estimate = Estimate { flops, bytes };
+        Ok(Launch { key: KernelKey::AttentionGrad(key), params, groups, operands, estimate })
+    }
+}
+
+/// One key of every form, for tests.
+#[cfg(test)]
+pub(super) fn catalogue() -> Vec<KernelKey> {
+    let tiles = |own, other, chunk| Some(Tiles { own, other, chunk });
+    let forms = [
+        (None, 2),
+        (None, 9),
+        (tiles(32, 64, 4), 16),
+        (tiles(32, 64, 8), 32),
+        (tiles(64, 32, 8), 8),
+        (tiles(64, 16, 3), 3),
+        (tiles(16, 16, 4), 5),
+    ];
+    let mut keys = Vec::new();
+    for ((tiles, columns), side) in forms.into_iter().flat_map(|f| [(f, Side::Keys), (f, Side::Queries)]) {
+        for (flags, dropout) in (0..8).map(|f| (f, None)).chain([
+            (0, Some(Fours::Whole)),
+            (1, Some(Fours::Across)),
+            (7, Some(Fours::Whole)),
+            (6, Some(Fours::Across)),
+        ]) {
+            let on = |bit: usize| flags >> bit & 1 == 1;
+            let (dtype, vec) = if on(0) { (DType::F16, true) } else { (DType::F32, columns % 2 == 0) };
+            let (causal, mask, lengths) = (on(0), on(1), on(2));
+            let own = if columns == 2 && !on(1) { 4 } else { 1 };
+            let key = AttentionGradKey { dtype, vec, columns, side, tiles, own, causal, mask, lengths, dropout };
+            keys.push(KernelKey::AttentionGrad(key));
+        }
+    }
+    keys
+}

@@ -1,0 +1,228 @@
+//! In: two matrices, or batches of them, as views, and an epilogue; out: launches of `matmul.wgsl` or, on a CPU that
+//! acts as a GPU, `matmul_direct.wgsl`. Knows no other kernel.
+//!
+//! Here stands the key with its text; `launch` makes launches of a product, `tile` picks sizes.
+
+mod launch;
+mod tile;
+
+pub use launch::Matmul;
+
+use super::chain_wgsl::{Printer, is_condition, name};
+use super::template::render;
+use super::{Access, wgsl_type};
+use crate::graph::{Chain, DType};
+use minijinja::{Value, context};
+
+/// How an operand lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Side {
+    /// Neighbours along k are contiguous; else neighbours along the outer dimension (m of A, n of B).
+    pub along_k: bool,
+    /// It is bound as an array of vec4.
+    pub vec: bool,
+}
+
+/// How an epilogue's operand is read at four neighbouring columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Columns {
+    /// One element serves all columns.
+    Splat,
+    /// One vec4.
+    Vec,
+    /// Four elements.
+    Four,
+}
+
+/// Sizes of a workgroup's tile and of an invocation's share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tile {
+    /// Rows of a tile.
+    pub m: usize,
+    /// Columns of a tile.
+    pub n: usize,
+    /// Depth of a stage in workgroup memory; 0 is the direct kernel.
+    pub k: usize,
+    /// Rows of an invocation.
+    pub tm: usize,
+    /// Columns of an invocation.
+    pub tn: usize,
+}
+
+/// All that changes the kernel's text.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct MatmulKey {
+    /// Stored type of A and B.
+    pub dtype: DType,
+    /// Stored type of C.
+    pub out: DType,
+    /// The left operand.
+    pub a: Side,
+    /// The right operand.
+    pub b: Side,
+    /// C is bound as an array of vec4.
+    pub out_vec: bool,
+    /// The tile.
+    pub tile: Tile,
+    /// M, N and K are whole multiples of the tile: no bounds are checked.
+    pub full: bool,
+    /// Number of batch dimensions after merging.
+    pub batch_rank: usize,
+    /// What is done with the product, its input 0.
+    pub epilogue: Chain,
+    /// Type and access of the epilogue's further inputs.
+    pub extras: Vec<(DType, Columns)>,
+    /// The further input that C overwrites.
+    pub in_place: Option<usize>,
+    /// The only batch dimension counts slices of K; the last may be shorter.
+    pub sliced: bool,
+    /// The sum of each of A's rows is stored too; A lies along its rows then.
+    pub sums: bool,
+}
+
+impl MatmulKey {
+    /// The file stem.
+    pub fn name(&self) -> &'static str {
+        if self.tile.k == 0 { "matmul_direct" } else { "matmul" }
+    }
+
+    /// The kernel as WGSL.
+    pub fn source(&self) -> String {
+        let stored = |d: DType, vec: bool| super::chain_wgsl::vector(wgsl_type(d), if vec { 4 } else { 1 });
+        let side = |name: &str, s: Side| context! { name, along_k => s.along_k, vec => s.vec, storage => stored(self.dtype, s.vec) };
+        let printer = Printer { compute: DType::F32, width: 4, zero: "p.zero" };
+        let extras: Vec<Value> = (0..self.extras.len()).map(|i| self.extra(i)).collect();
+        let t = self.tile;
+        let all = [self.dtype, self.out].into_iter().chain(self.extras.iter().map(|e| e.0));
+        render(
+            self.name(),
+            context! {
+                f16 => all.into_iter().any(|d| d == DType::F16) || self.epilogue.rounds_f16(),
+                a => side("a", self.a), b => side("b", self.b), extras, batch_rank => self.batch_rank,
+                guarded => !self.full, T => "vec4<f32>",
+                out_binding => self.bindings().len() - usize::from(self.sums),
+                sliced => self.sliced, sums => self.sums, k_end => if self.sliced { "s.k" } else { "p.k" },
+                out_storage => stored(self.out, self.out_vec), out_scalar => wgsl_type(self.out), out_vec => self.out_vec,
+                steps => printer.steps(&self.epilogue), result => name(self.epilogue.result()),
+                bm => t.m, bn => t.n, bk => t.k, tm => t.tm, tn => t.tn, threads => self.workgroup_size(),
+            },
+        )
+    }
+
+    /// The epilogue's input `i + 1` as the template sees it.
+    fn extra(&self, i: usize) -> Value {
+        let (dtype, columns) = self.extras[i];
+        let index = i + 1;
+        let in_place = self.in_place == Some(i);
+        let array = if in_place { "c".to_owned() } else { format!("e{index}") };
+        let condition = is_condition(&self.epilogue, index);
+        let (scalar, convert) = if condition { ("u32", "u32") } else { (wgsl_type(dtype), "f32") };
+        let value = match columns {
+            Columns::Splat => format!("vec4<{convert}>({convert}({array}[at{index}]))"),
+            Columns::Vec => format!("vec4<{convert}>({array}[at{index} + col / 4u])"),
+            Columns::Four => {
+                let at = |j: usize| format!("{convert}({array}[at{index} + min(col + {j}u, p.n - 1u)])");
+                format!("vec4<{convert}>({}, {}, {}, {})", at(0), at(1), at(2), at(3))
+            }
+        };
+        let load = if condition { format!("({value} != vec4<u32>(0u))") } else { value };
+        let storage = super::chain_wgsl::vector(scalar, if columns == Columns::Vec { 4 } else { 1 });
+        let binding = 3 + (0..i).filter(|j| self.in_place != Some(*j)).count();
+        context! { index, in_place, binding, storage, load }
+    }
+
+    /// How each storage binding is used.
+    pub fn bindings(&self) -> Vec<Access> {
+        let mut all = vec![Access::Read; 2 + self.extras.len() - usize::from(self.in_place.is_some())];
+        all.push(Access::ReadWrite);
+        all.extend(self.sums.then_some(Access::ReadWrite));
+        all
+    }
+
+    /// Names of the uniform words.
+    pub fn params(&self) -> Vec<String> {
+        let fixed = "groups m n k zero tiles_m tiles_n a_offset a_stride b_offset b_stride c_offset c_stride";
+        let mut names: Vec<String> = fixed.split(' ').map(String::from).collect();
+        names.extend(self.sliced.then(|| "tail".to_owned()));
+        names.extend(self.sums.then(|| "sums_offset".to_owned()));
+        for d in 0..self.batch_rank {
+            names.extend(["batch", "a_batch", "b_batch", "c_batch"].map(|n| format!("{n}{d}")));
+            names.extend(self.sums.then(|| format!("sums_batch{d}")));
+        }
+        for i in 1..=self.extras.len() {
+            names.extend([format!("e{i}_offset"), format!("e{i}_row")]);
+            names.extend((0..self.batch_rank).map(|d| format!("e{i}_batch{d}")));
+        }
+        names
+    }
+
+    /// Bytes of workgroup memory.
+    pub fn workgroup_bytes(&self) -> usize {
+        tile::stage_bytes(self.tile)
+    }
+
+    /// Invocations in a workgroup.
+    pub fn workgroup_size(&self) -> u32 {
+        let t = self.tile;
+        if t.k == 0 { (t.n / t.tn) as u32 } else { (t.m / t.tm * (t.n / t.tn)) as u32 }
+    }
+}
+
+/// One key of every form, for tests.
+#[cfg(test)]
+pub(super) fn catalogue() -> Vec<super::KernelKey> {
+    use crate::graph::{Binary, Comparison, Ref, Step, Unary};
+    let add = |a, b| Step::Binary(Binary::Add, a, b);
+    let relu_residual = vec![
+        add(Ref::Input(0), Ref::Input(1)),
+        Step::RoundF16(Ref::Step(0)),
+        Step::Unary(Unary::Relu, Ref::Step(1)),
+        Step::Const(0.0.into()),
+        Step::Compare(Comparison::LessEqual, Ref::Input(2), Ref::Step(3)),
+        Step::Select(Ref::Step(4), Ref::Step(3), Ref::Step(2)),
+        Step::Select(Ref::Input(3), Ref::Step(5), Ref::Input(2)),
+    ];
+    let mut keys = Vec::new();
+    for tile in tile::all() {
+        for flags in 0..40 {
+            let on = |bit: usize| flags >> bit & 1 == 1;
+            let (full, vec) = (on(0), on(1));
+            let along_k = |bit| Side { along_k: on(bit), vec };
+            let columns = if vec { Columns::Vec } else { Columns::Four };
+            let (dtype, epilogue, extras) = if on(4) {
+                let extras = vec![(DType::F16, Columns::Splat), (DType::F16, columns), (DType::Bool, columns)];
+                (DType::F16, Chain { arity: 4, steps: relu_residual.clone() }, extras)
+            } else {
+                (DType::F32, Chain::identity(), Vec::new())
+            };
+            let key = MatmulKey {
+                dtype,
+                out: dtype,
+                a: along_k(2),
+                b: along_k(3),
+                out_vec: vec,
+                tile,
+                full,
+                batch_rank: flags % 3,
+                epilogue,
+                extras,
+                in_place: on(4).then_some(1),
+                sliced: false,
+                sums: false,
+            };
+            // 0..32 are the plain forms; the rest sum A's rows, in one stage and in slices
+            let gradient = MatmulKey {
+                dtype: if vec { DType::F16 } else { DType::F32 },
+                out: if vec && !on(2) { DType::F16 } else { DType::F32 },
+                a: Side { along_k: false, vec },
+                b: Side { along_k: false, vec },
+                batch_rank: usize::from(on(2)),
+                sliced: on(2),
+                sums: true,
+                ..key.clone()
+            };
+            keys.push(super::KernelKey::Matmul(if on(5) { gradient } else { key }));
+        }
+    }
+    keys
+}

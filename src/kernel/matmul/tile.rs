@@ -1,0 +1,129 @@
+//! In: sizes of a product and a device's limits; out: the tile of a workgroup, and how long slices of K should be. Knows
+//! no operand.
+
+use super::Tile;
+use crate::caps::DeviceCaps;
+
+/// Rows are uniform over a workgroup of eight invocations; fewer where M or N are small. A load costs such a CPU far
+/// more than a multiply-add, so an invocation's share is as large as its registers and its stack in cache allow.
+pub(super) fn direct_tile(m: usize, n: usize) -> Tile {
+    let tm = match m {
+        1 => 1,
+        2..=4 => 4,
+        5..=8 => 8,
+        _ => 16,
+    };
+    let tn = match n {
+        ..=32 => 4,
+        33..=64 => 8,
+        _ => 16,
+    };
+    Tile { m: tm, n: 8 * tn, k: 0, tm, tn }
+}
+
+/// Tiles with the share of the best tile's rate that each reaches where enough of them are there, as measured on an H200.
+const TILES: [(usize, usize, usize, usize, f64); 6] = [
+    (128, 128, 8, 8, 1.0),
+    (128, 96, 8, 8, 0.95),
+    (128, 64, 8, 4, 0.9),
+    (64, 64, 4, 4, 0.6),
+    (32, 32, 4, 4, 0.62),
+    (16, 64, 4, 4, 0.3),
+];
+
+/// For limits that no other tile fits.
+const SMALLEST: Tile = Tile { m: 16, n: 16, k: 8, tm: 4, tn: 4 };
+
+/// Cores of the device that the choice is made for: the adapter does not say how many it has, and a large one loses most
+/// by a wrong choice.
+const CORES: usize = 132;
+
+/// Invocations on a core that hide each other's waits for memory.
+const HIDING: usize = 512;
+
+/// How long a core takes for its tiles, in units of one tile at the full rate: as many at once as hide each other's
+/// waits, then the rest, which hide less.
+fn rounds(tiles: usize, threads: usize) -> f64 {
+    let at_once = (HIDING / threads).max(1);
+    let rest = tiles % at_once;
+    let hidden = ((rest * threads) as f64 / HIDING as f64).sqrt();
+    (tiles - rest) as f64 + if rest > 0 { rest as f64 / hidden } else { 0.0 }
+}
+
+/// Bytes of a stage of both operands, each with padding of at most eight vec4s.
+pub(super) fn stage_bytes(tile: Tile) -> usize {
+    (tile.k * (tile.m + tile.n) / 4 + 2 * 8) * 16
+}
+
+/// Depths of a stage, the preferred first: a small tile waits for memory rather than computes, so its stages are deep.
+fn depths(m: usize, n: usize) -> &'static [usize] {
+    if m * n <= 64 * 64 { &[32, 16, 8] } else { &[16, 8] }
+}
+
+/// The tile with the least predicted time.
+pub(super) fn tile(m: usize, n: usize, k: usize, batch: usize, caps: &DeviceCaps) -> Tile {
+    best(m, n, k, batch, caps).map_or(SMALLEST, |c| c.1)
+}
+
+/// The least predicted time of one step along k on the busiest core, in multiply-adds at the full rate, and its tile:
+/// rounds of workgroups times the work of one over its share of the rate.
+fn best(m: usize, n: usize, k: usize, batch: usize, caps: &DeviceCaps) -> Option<(f64, Tile)> {
+    let candidates = TILES.iter().filter_map(|&(bm, bn, tm, tn, share)| {
+        let threads = bm / tm * (bn / tn);
+        let at_depth = |k| Tile { m: bm, n: bn, k, tm, tn };
+        let fits = |d: &&usize| stage_bytes(at_depth(**d)) <= caps.workgroup_bytes as usize;
+        let depth = depths(bm, bn).iter().filter(fits).find(|d| **d <= k.next_multiple_of(8))?;
+        let tiles = (m.div_ceil(bm) * n.div_ceil(bn) * batch).div_ceil(CORES);
+        let cost = rounds(tiles, threads) * (bm * bn) as f64 / share;
+        (threads <= caps.max_invocations as usize).then_some((cost, at_depth(*depth)))
+    });
+    candidates.min_by(|a, b| a.0.total_cmp(&b.0))
+}
+
+/// Slices are multiples of the deepest stage.
+pub(super) const SLICE_STEP: usize = 32;
+
+/// The shortest slice: its sums are written and read once more, which many slices of little work do not pay for.
+const LEAST_SLICE: usize = 128;
+
+/// The most slices: one invocation adds up all of an element's.
+const MOST_SLICES: usize = 64;
+
+/// Bytes of all slices' sums. They stay in a large device's cache, and memory plans count them.
+const MOST_SUMS: usize = 64 << 20;
+
+/// What a second launch costs, in multiply-adds of one core: 2 µs at the full rate.
+const LAUNCH: f64 = 3e5;
+
+/// What a byte of sums costs, written or read, in multiply-adds of one core: memory at 3 TB/s.
+const BYTE: f64 = 0.05;
+
+/// How long slices of K should be, where few tiles leave cores idle for so long that adding slices up afterwards costs
+/// less.
+pub(super) fn slice(m: usize, n: usize, k: usize, caps: &DeviceCaps) -> Option<usize> {
+    if caps.cpu {
+        return None;
+    }
+    let whole = best(m, n, k, 1, caps)?.0 * k as f64;
+    let most = (MOST_SUMS as u64).min(caps.max_binding_bytes) as usize;
+    let sliced = (2..=MOST_SLICES.min(k / LEAST_SLICE)).filter_map(|slices| {
+        let slice = k.div_ceil(slices).next_multiple_of(SLICE_STEP);
+        let slices = k.div_ceil(slice);
+        let sums = slices * m * n * 4;
+        let step = best(m, n, slice, slices, caps)?.0;
+        (slices > 1 && sums <= most).then_some((step * slice as f64 + LAUNCH + BYTE * 2.0 * sums as f64, slice))
+    });
+    let (time, slice) = sliced.min_by(|a, b| a.0.total_cmp(&b.0))?;
+    // what is saved must be worth the memory
+    (time < 0.85 * whole).then_some(slice)
+}
+
+/// Every tile, for tests.
+#[cfg(test)]
+pub(super) fn all() -> impl Iterator<Item = Tile> {
+    let deep = |(m, n, tm, tn, _): (usize, usize, usize, usize, f64)| {
+        depths(m, n).iter().map(move |&k| Tile { m, n, k, tm, tn })
+    };
+    let tiles = TILES.into_iter().flat_map(deep);
+    tiles.chain([direct_tile(1, 64), direct_tile(8, 32), direct_tile(16, 128), SMALLEST])
+}

@@ -1,0 +1,101 @@
+//! In: sizes of a softmax over the middle of (outer, n, inner); out: launches of softmax_grad.wgsl. Knows no other
+//! kernel.
+
+use super::split::{self, Rows};
+use super::{Access, Estimate, KernelError, KernelKey, Launch, template, wgsl_type};
+use crate::caps::DeviceCaps;
+use crate::graph::DType;
+use minijinja::context;
+
+pub(super) const NAME: &str = "softmax_grad";
+pub(super) const PARAMS: &[&str] = &["groups", "columns", "n", "inner"];
+
+/// What changes softmax_grad.wgsl.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SoftmaxGradKey {
+    /// F32 or F16.
+    pub dtype: DType,
+    /// Whether it is the gradient of the logarithm.
+    pub log: bool,
+    /// One invocation does a column, else a workgroup a row.
+    pub per_row: bool,
+    /// Elements are read four at a time; not with `per_row`.
+    pub vec: bool,
+    /// Invocations of a workgroup.
+    pub size: u32,
+}
+
+impl SoftmaxGradKey {
+    /// WGSL of this key.
+    pub fn source(&self) -> String {
+        let wide = |of: &str| if self.vec { format!("vec4<{of}>") } else { of.to_string() };
+        let values = context! {
+            f16 => self.dtype == DType::F16, log => self.log, per_row => self.per_row, vec => self.vec,
+            size => self.size, side => split::side(self.size),
+            stored => wide(wgsl_type(self.dtype)), loaded => wide("f32"),
+        };
+        template::render(NAME, values)
+    }
+
+    /// y, dy, dx.
+    pub fn bindings(&self) -> Vec<Access> {
+        vec![Access::Read, Access::Read, Access::ReadWrite]
+    }
+}
+
+/// Gradient of softmax, or of its logarithm, along n. Operands: y, dy, dx.
+pub fn launches(
+    dtype: DType,
+    log: bool,
+    outer: usize,
+    n: usize,
+    inner: usize,
+    caps: &DeviceCaps,
+) -> Result<Vec<Launch<usize>>, KernelError> {
+    split::float(NAME, dtype, caps)?;
+    if n == 0 || inner == 0 {
+        return Ok(Vec::new());
+    }
+    let per_row = split::per_row(outer, n, inner, caps);
+    let vec = !per_row && n.is_multiple_of(4);
+    let size = if per_row {
+        split::workgroup(NAME, 0, 0, caps)?
+    } else {
+        split::workgroup(NAME, if vec { n / 4 } else { n }, 4, caps)?
+    };
+    let key = SoftmaxGradKey { dtype, log, per_row, vec, size };
+    let row_bytes = n.saturating_mul(inner).saturating_mul(dtype.size()) as u64;
+    let tensors = [0, 1, 2].map(|operand| Rows::cut(operand, outer, row_bytes));
+    let mut launches = Vec::new();
+    for rows in split::windows(NAME, outer, &tensors, caps)? {
+        let columns = rows.len() * inner;
+        let groups = if per_row { columns.div_ceil(size as usize) } else { columns };
+        let mut params = Vec::with_capacity(PARAMS.len());
+        for (what, size) in [("groups", groups), ("columns", columns), ("n", n), ("inner", inner)] {
+            params.push(split::word(NAME, what, size)?);
+        }
+        let elements = columns as f64 * n as f64;
+        launches.push(Launch {
+            key: KernelKey::SoftmaxGrad(key.clone()),
+            params,
+            groups: groups as u64,
+            operands: tensors.iter().map(|t| t.window(&rows)).collect(),
+            // product and sum, difference and product; with an exponential for a product
+            estimate: Estimate { flops: 4.0 * elements, bytes: 3.0 * elements * dtype.size() as f64 },
+        });
+    }
+    Ok(launches)
+}
+
+#[cfg(test)]
+pub(super) fn catalogue() -> Vec<KernelKey> {
+    let mut keys = Vec::new();
+    for dtype in [DType::F32, DType::F16] {
+        for log in [false, true] {
+            for (per_row, vec, size) in super::tests::FORMS {
+                keys.push(KernelKey::SoftmaxGrad(SoftmaxGradKey { dtype, log, per_row, vec, size }));
+            }
+        }
+    }
+    keys
+}

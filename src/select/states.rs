@@ -1,0 +1,126 @@
+//! In: states, which stay on the device between runs; out: their tensors, and how each takes its new value: written
+//! where it lies by the node that makes it, or copied there at the end. Knows neither kernels nor buffers.
+//!
+//! A new value may be a concat along dimension 0: then it is no tensor of its own, and each part goes to its rows; see
+//! [`StateUses`](crate::graph::StateUses).
+
+use super::selector::{Done, Selector};
+use super::{Located, Port, SelectError, Step, TensorId, TensorKind};
+use crate::graph::{NodeId, ValueId};
+use crate::kernel::{Access, View};
+use std::collections::HashMap;
+
+impl Selector<'_> {
+    /// The tensor of an input or a parameter that stays on the device.
+    pub(super) fn state(&mut self, id: NodeId) -> Done<TensorId> {
+        let node = self.graph.node(id);
+        let ty = node.outputs[0].clone();
+        let tensor = self.tensor(node, &ty, TensorKind::State)?;
+        self.set(id.into(), Located { tensor, view: View::dense(&ty.shape), dtype: ty.dtype, own: false });
+        self.out.states.push(Port { name: node.name.clone(), ty, tensor, offset: 0, bounds: Vec::new(), keep: false });
+        Ok(tensor)
+    }
+
+    /// Whether a node may write this output where this input lies: the elements of a state whose new value the output
+    /// is. Nothing but the update reads the output, nothing reads those elements later, and the node reads them once.
+    pub(super) fn takes_state(&self, id: NodeId, output: usize, input: ValueId) -> bool {
+        let Some((state, elements)) = self.states.target(ValueId { node: id, output }) else { return false };
+        let located = &self.at[&input];
+        let tensor = located.tensor;
+        let same = tensor == self.at[&ValueId::from(state)].tensor
+            && located.view.is_dense()
+            && (located.view.offset..located.view.offset + located.view.elements()) == *elements;
+        same && self.reads_once(id, tensor) && self.states.readers(state, elements).all(|reader| reader <= id)
+    }
+
+    /// Whether a node may overwrite this input, which lies alone in this tensor: nothing reads it later, and the node
+    /// reads it once.
+    pub(super) fn may_overwrite_last(&self, id: NodeId, input: ValueId, tensor: TensorId) -> bool {
+        let root = &self.at[&self.reads.root(input)];
+        root.own
+            && root.tensor == tensor
+            && self.out.tensors[tensor.0].kind == TensorKind::Temp
+            && self.reads.ends_at(id, input)
+            && self.reads_once(id, tensor)
+    }
+
+    fn reads_once(&self, id: NodeId, tensor: TensorId) -> bool {
+        self.graph.node(id).inputs.iter().filter(|v| self.at[v].tensor == tensor).count() == 1
+    }
+
+    /// Puts an output where an input lies; see [`Selector::takes_state`].
+    pub(super) fn overwrite_state(&mut self, id: NodeId, output: usize, input: ValueId) -> Located {
+        let located = self.locate(input);
+        let value = ValueId { node: id, output };
+        self.set(value, located.clone());
+        self.placed.insert(value);
+        located
+    }
+
+    /// A state is read as of the start of a run. Its new value is copied into it after everything has read it; where
+    /// the launch that makes the value comes after all readers, it writes the state itself.
+    pub(super) fn updates(&mut self) -> Result<(), SelectError> {
+        let mut pending = Vec::new();
+        // before any state is written: a value may be read from a state
+        for (state, value) in self.graph.updates() {
+            let whole = [*value];
+            let is_parts = self.states.is_parts(self.graph, *value);
+            let parts = if is_parts { &self.graph.producer(*value).inputs[..] } else { &whole };
+            let place = self.locate((*state).into());
+            let mut first = 0;
+            for part in parts {
+                let shape = self.graph.shape(*part);
+                let view = View { offset: first, ..View::dense(shape) };
+                first += shape.elements();
+                if self.placed.contains(part) {
+                    continue;
+                }
+                let made = self.locate(*part);
+                // it keeps its value
+                if made.tensor == place.tensor && made.view.offset == view.offset && made.view.is_dense() {
+                    continue;
+                }
+                let node = self.graph.producer(*part);
+                let mut from = self.dense(part.node, *part).map_err(|e| self.name_tensor(node, e))?;
+                if self.out.tensors[from.tensor.0].kind == TensorKind::State {
+                    from = self.copy(part.node, &from).map_err(|e| self.name_tensor(node, e))?;
+                }
+                pending.push((*state, from, Located { view, ..place.clone() }));
+            }
+        }
+        let mut sources: HashMap<TensorId, usize> = HashMap::new();
+        pending.iter().for_each(|(_, from, _)| *sources.entry(from.tensor).or_insert(0) += 1);
+        pending.retain(|(_, from, to)| !(sources[&from.tensor] == 1 && self.write_state_directly(from, to)));
+        for (state, from, to) in pending {
+            let node = self.graph.node(state);
+            self.copy_into(state, &from, &to).map_err(|e| self.name_tensor(node, e))?;
+        }
+        Ok(())
+    }
+
+    /// Lets the launches that make a state's new value write the state's own memory, if nothing reads that value or,
+    /// from the first of them on, the state.
+    fn write_state_directly(&mut self, from: &Located, to: &Located) -> bool {
+        let (made, state) = (from.tensor, to.tensor);
+        let touches = |s: &Step, t: TensorId| s.launch.operands.iter().any(|o| o.tensor == t);
+        let Some(first_write) = self.out.steps.iter().position(|s| touches(s, made)) else { return false };
+        let state_read_later = self.out.steps[first_write..].iter().any(|s| touches(s, state));
+        let value_read = self.out.outputs.iter().any(|p| p.tensor == made)
+            || self.out.steps.iter().any(|s| {
+                let access = s.launch.key.bindings();
+                let read = s.launch.operands.iter().zip(access).any(|(o, a)| o.tensor == made && a == Access::Read);
+                read || s.in_place.is_some() && (s.in_place == Some(made) || touches(s, made))
+            });
+        let (made_spec, state_spec) = (&self.out.tensors[made.0], &self.out.tensors[state.0]);
+        let fits = made_spec.kind == TensorKind::Temp && made_spec.bytes == state_spec.bytes;
+        if state_read_later || value_read || !fits {
+            return false;
+        }
+        for operand in self.out.steps.iter_mut().flat_map(|s| &mut s.launch.operands) {
+            if operand.tensor == made {
+                operand.tensor = state;
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,70 @@
+//! In: what makes a graph unfit for training; out: [`TrainError`], with what to do. Knows graphs' errors alone.
+
+use crate::grad::GradError;
+use crate::graph::{DType, GraphError, TensorType};
+use thiserror::Error;
+
+/// A graph that cannot be trained as asked.
+#[derive(Clone, Debug, Error, PartialEq)]
+pub enum TrainError {
+    /// The graph has no output "loss".
+    #[error(
+        "the graph has no output \"loss\" to train on; its outputs are: {found}; build it with build_training, or name the scalar so"
+    )]
+    NoLoss {
+        /// The outputs there are.
+        found: String,
+    },
+    /// The output "loss" is no scalar.
+    #[error("output \"loss\" is {got}, expected f32 (); reduce it with mean or sum")]
+    LossType {
+        /// Its type.
+        got: TensorType,
+    },
+    /// An option cannot be so.
+    #[error("{option} is {got}, expected {expected}")]
+    Option {
+        /// The field of the options.
+        option: &'static str,
+        /// What it may be.
+        expected: &'static str,
+        /// What it is.
+        got: String,
+    },
+    /// A group names no parameter of the graph.
+    #[error("a group names parameters that the graph does not have: {missing}; it has: {found}")]
+    Group {
+        /// What is not there.
+        missing: String,
+        /// Parameters there are.
+        found: String,
+    },
+    /// All parameters are frozen, or there are none.
+    #[error("no parameter is trained: {parameters} parameters, all frozen; leave one out of the frozen groups")]
+    NothingTrained {
+        /// How many there are.
+        parameters: usize,
+    },
+    /// A trained parameter is not f32.
+    #[error(
+        "parameter \"{name}\" is {got}, expected f32: training keeps weights in f32; freeze it or build the model in f32"
+    )]
+    ParameterType {
+        /// Its storage's name.
+        name: String,
+        /// Its type.
+        got: DType,
+    },
+    /// The forward graph updates a parameter itself.
+    #[error("parameter \"{name}\" is updated by the forward graph itself; remove that update")]
+    Updated {
+        /// Its storage's name.
+        name: String,
+    },
+    /// A gradient does not exist.
+    #[error(transparent)]
+    Grad(#[from] GradError),
+    /// The graph refused an op.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+}

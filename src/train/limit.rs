@@ -1,0 +1,108 @@
+//! In: the gradients of a step; out: nodes that tell whether all are finite, how long they are together, and that scale
+//! them down. Knows no optimisers.
+
+use crate::graph::{
+    Binary, Comparison, DType, Graph, GraphError, Op, Reduction, Scalar, Shape, TensorType, Unary, ValueId,
+};
+
+type Value = Result<ValueId, GraphError>;
+
+/// What PyTorch adds to a norm before it divides by it.
+const NORM_EPS: f32 = 1e-6;
+
+/// All gradients of a step, looked at together.
+pub(super) struct Limit<'a> {
+    graph: &'a mut Graph,
+    /// The largest magnitude of all, f32 (); NaN if any is NaN.
+    largest: ValueId,
+}
+
+impl<'a> Limit<'a> {
+    /// Appends the largest magnitude of several gradients.
+    pub fn of(graph: &'a mut Graph, gradients: &[ValueId]) -> Result<Self, GraphError> {
+        let zero = Op::Constant(0.0.into(), DType::F32, Shape::from([]));
+        let largest = graph.push(zero, Vec::new(), "grad.largest")?.into();
+        let mut limit = Limit { graph, largest };
+        for gradient in gradients {
+            let negative = limit.push(Op::Unary(Unary::Neg), &[*gradient])?;
+            let magnitude = limit.push(Op::Binary(Binary::Max), &[*gradient, negative])?;
+            let one = limit.reduce(Reduction::Max, magnitude)?;
+            limit.largest = limit.push(Op::Binary(Binary::Max), &[limit.largest, one])?;
+        }
+        Ok(limit)
+    }
+
+    fn push(&mut self, op: Op, inputs: &[ValueId]) -> Value {
+        Ok(self.graph.push(op, inputs.to_vec(), "grad.limit")?.into())
+    }
+
+    fn constant(&mut self, value: f32) -> Value {
+        self.push(Op::Constant(Scalar::from(value), DType::F32, Shape::from([])), &[])
+    }
+
+    /// Over all axes, as f32 ().
+    fn reduce(&mut self, kind: Reduction, x: ValueId) -> Value {
+        let axes = (0..self.graph.shape(x).rank()).collect();
+        let reduced = self.push(Op::Reduce { kind, axes, keepdim: false }, &[x])?;
+        match self.graph.ty(reduced).dtype {
+            DType::F32 => Ok(reduced),
+            _ => self.push(Op::Cast(DType::F32), &[reduced]),
+        }
+    }
+
+    /// Whether the loss and all gradients are finite, bool ().
+    pub fn finite(&mut self, loss: ValueId) -> Value {
+        let negative = self.push(Op::Unary(Unary::Neg), &[loss])?;
+        let magnitude = self.push(Op::Binary(Binary::Max), &[loss, negative])?;
+        let largest = self.push(Op::Binary(Binary::Max), &[self.largest, magnitude])?;
+        let most = self.constant(f32::MAX)?;
+        self.push(Op::Compare(Comparison::LessEqual), &[largest, most])
+    }
+
+    /// The norm of all gradients together: largest · √Σ(g / largest)², whose sum is at most the number of elements.
+    pub fn norm(&mut self, gradients: &[ValueId]) -> Value {
+        // gradients that are all 0 are divided by 1
+        let [zero, one] = [self.constant(0.0)?, self.constant(1.0)?];
+        let some = self.push(Op::Compare(Comparison::Less), &[zero, self.largest])?;
+        let divisor = self.push(Op::Where, &[some, self.largest, one])?;
+        let mut sum = zero;
+        for gradient in gradients {
+            let gradient = match self.graph.ty(*gradient).dtype {
+                DType::F32 => *gradient,
+                _ => self.push(Op::Cast(DType::F32), &[*gradient])?,
+            };
+            let part = self.push(Op::Binary(Binary::Div), &[gradient, divisor])?;
+            let square = self.push(Op::Binary(Binary::Mul), &[part, part])?;
+            let squares = self.reduce(Reduction::Sum, square)?;
+            sum = self.push(Op::Binary(Binary::Add), &[sum, squares])?;
+        }
+        let root = self.push(Op::Unary(Unary::Sqrt), &[sum])?;
+        // of NaN the comparison above says nothing: it is carried on
+        self.push(Op::Binary(Binary::Mul), &[root, self.largest])
+    }
+
+    /// The factor that makes gradients of this norm at most `most` long: min(1, most / (norm + 1e-6)).
+    pub fn factor(&mut self, norm: ValueId, most: f32) -> Value {
+        let [eps, one, most] = [self.constant(NORM_EPS)?, self.constant(1.0)?, self.constant(most)?];
+        let divisor = self.push(Op::Binary(Binary::Add), &[norm, eps])?;
+        let factor = self.push(Op::Binary(Binary::Div), &[most, divisor])?;
+        self.push(Op::Binary(Binary::Min), &[factor, one])
+    }
+}
+
+/// Appends `finite ? new : old`.
+pub(super) fn keep_unless(graph: &mut Graph, finite: ValueId, new: ValueId, old: ValueId, name: &str) -> Value {
+    Ok(graph.push(Op::Where, vec![finite, new, old], name)?.into())
+}
+
+/// Appends the flag of a skipped step, 1 or 0, and the count of them: u32 (), a state.
+pub(super) fn count_skipped(graph: &mut Graph, finite: ValueId) -> Value {
+    let scalar = || TensorType::new(DType::U32, []);
+    let count = graph.push_input(scalar(), "skipped");
+    let mut word = |v: f32| graph.push(Op::Constant(v.into(), DType::U32, Shape::from([])), Vec::new(), "skipped");
+    let [zero, one] = [word(0.0)?, word(1.0)?];
+    let flag = graph.push(Op::Where, vec![finite, zero.into(), one.into()], "skipped")?;
+    let next = graph.push(Op::Binary(Binary::Add), vec![count.into(), flag.into()], "skipped")?;
+    graph.push_update(count, next.into())?;
+    Ok(flag.into())
+}

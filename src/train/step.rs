@@ -1,0 +1,294 @@
+//! In: a forward graph and [`TrainOptions`]; out: the graph of a whole step. The assembly, from top to bottom: sources,
+//! forward and backward passes, limits, optimiser, order. Knows no op's gradient.
+
+use super::inline::Sources;
+use super::limit::{Limit, count_skipped, keep_unless};
+use super::optimiser::{Piece, SCALARS, scalars_type, scaled};
+use super::order::{early, last_readers};
+use super::pieces::{Gradient, cut, rows_of};
+use super::trained::Trained;
+use super::{TrainError, TrainOptions};
+use crate::grad::gradients_checkpointed;
+use crate::graph::{
+    Binary, DType, Disposition, Graph, NodeId, Op, Scalar, Shape, TensorType, Unary, ValueId, dead_code,
+};
+use std::collections::BTreeMap;
+
+/// Appends to a forward graph, lifted or as written, whose output "loss" is an f32 scalar, the gradients of all trained
+/// parameters and the optimiser.
+///
+/// The result has the forward graph's inputs, with a leading dimension for micro-batches if there are several, and
+/// "optimiser.scalars" f32 (3), see [`SCALARS`]; its outputs, "loss" being the mean over micro-batches and any
+/// other stacked over them; "grad_norm" f32 () if gradients are clipped; and "skipped" u32 (), 1 or 0, if steps are
+/// skipped. States are the trained parameters by their storages' names, their moments (`adam.m.NAME`, `adam.v.NAME`,
+/// `sgd.momentum.NAME`) and the count "skipped".
+///
+/// # Errors
+/// If there is no such loss, an option cannot be so, or an op has no gradient.
+pub fn training_step(forward: &Graph, options: &TrainOptions) -> Result<Graph, TrainError> {
+    options.check()?;
+    let loss_at = loss_output(forward)?;
+    let trained = Trained::all(forward, options)?;
+    let mut graph = Graph::default();
+    graph.layout = forward.layout.clone();
+    let mut sources = Sources::append(&mut graph, forward, options.micro_batches)?;
+    let parameters: Vec<NodeId> = trained.iter().map(|t| sources.parameters[&t.storage]).collect();
+    let wrt: Vec<ValueId> = parameters.iter().map(|p| (*p).into()).collect();
+    let mut step = Step { graph, moved: BTreeMap::new() };
+
+    let mut sums: Option<Vec<ValueId>> = None;
+    let mut outputs: Vec<Vec<ValueId>> = Vec::new();
+    for micro in 0..options.micro_batches {
+        let mut values = sources.inline(&mut step.graph, forward, micro)?;
+        let loss = step.mean_share(values[loss_at], options.micro_batches)?;
+        values[loss_at] = loss;
+        outputs.push(values);
+        let gradients = gradients_checkpointed(&mut step.graph, loss, &wrt, options.checkpoint)?;
+        sums = Some(match sums {
+            None => gradients,
+            Some(sums) => step.movable(None, |g| add_all(g, &sums, &gradients))?,
+        });
+    }
+    let gradients = sums.unwrap_or_default();
+    sources.update(&mut step.graph)?;
+    let outputs = step.outputs(forward, loss_at, &outputs)?;
+
+    let last = last_readers(&step.graph);
+    let waits: Vec<NodeId> = parameters.iter().map(|p| last[p.0]).collect();
+    let scalars = step.movable(None, |g| Ok(g.push_input(scalars_type(), SCALARS).into()))?;
+    let limits = step.movable(None, |g| limits(g, options, &trained, &gradients, outputs[loss_at]))?;
+    // a gradient that only its update reads may be made in pieces
+    let bytes = if options.micro_batches > 1 || limits.needs_all() { usize::MAX } else { options.piece_bytes };
+    let uses = step.graph.use_counts();
+    let mut gradients: Vec<ValueId> = gradients;
+    for large in [true, false] {
+        for (i, trained) in trained.iter().enumerate() {
+            let gradient = Gradient::of(&step.graph, &uses, gradients[i], bytes);
+            if matches!(gradient, Gradient::Linear { .. }) != large {
+                continue;
+            }
+            let whole = gradients[i];
+            let all = Update { options, scalars, limits: &limits, bytes };
+            let biases = step.movable(Some(waits[i]), |g| all.append(g, trained, parameters[i], gradient))?;
+            if let Some(biases) = biases {
+                // what the pieces give is in the place of what the whole gave
+                let of_bias = ValueId { output: 1, ..whole };
+                gradients.iter_mut().filter(|g| **g == of_bias).for_each(|g| *g = biases);
+            }
+        }
+    }
+    for (output, value) in forward.outputs().iter().zip(outputs) {
+        step.graph.push_output(output.name.clone(), value, output.disposition)?;
+    }
+    for (name, value) in [("grad_norm", limits.norm), ("skipped", limits.skipped)] {
+        if let Some(value) = value {
+            step.graph.push_output(name, value, Disposition::Read)?;
+        }
+    }
+    let graph = early(&step.graph, &step.moved)?;
+    let (graph, _) = dead_code(&graph)?;
+    graph.verify()?;
+    Ok(graph)
+}
+
+/// The position of the output "loss", which is an f32 scalar.
+fn loss_output(forward: &Graph) -> Result<usize, TrainError> {
+    let Some(at) = forward.outputs().iter().position(|o| o.name == "loss") else {
+        let found: Vec<&str> = forward.outputs().iter().map(|o| o.name.as_str()).collect();
+        return Err(TrainError::NoLoss { found: if found.is_empty() { "none".into() } else { found.join(", ") } });
+    };
+    let got = forward.ty(forward.outputs()[at].value);
+    if *got != TensorType::new(DType::F32, []) {
+        return Err(TrainError::LossType { got: got.clone() });
+    }
+    Ok(at)
+}
+
+/// The graph being made, and which of its nodes may run earlier than they stand.
+struct Step {
+    graph: Graph,
+    moved: BTreeMap<NodeId, Option<NodeId>>,
+}
+
+impl Step {
+    /// Lets all nodes that `f` appends run as soon as their inputs are there and `waits` has run.
+    fn movable<T>(
+        &mut self,
+        waits: Option<NodeId>,
+        f: impl FnOnce(&mut Graph) -> Result<T, TrainError>,
+    ) -> Result<T, TrainError> {
+        let first = self.graph.nodes().len();
+        let made = f(&mut self.graph)?;
+        self.moved.extend((first..self.graph.nodes().len()).map(|n| (NodeId(n), waits)));
+        Ok(made)
+    }
+
+    /// A micro-batch's share of the mean loss, of which its gradients are shares of the mean gradients.
+    fn mean_share(&mut self, loss: ValueId, micro_batches: usize) -> Result<ValueId, TrainError> {
+        if micro_batches == 1 {
+            return Ok(loss);
+        }
+        let share = Scalar::from((1.0 / micro_batches as f64) as f32);
+        Ok(self.graph.push(Op::Unary(Unary::Scale(share)), vec![loss], "loss.share")?.into())
+    }
+
+    /// The forward graph's outputs over all micro-batches: the sum of the shares of the loss, all others stacked.
+    fn outputs(&mut self, forward: &Graph, loss_at: usize, micro: &[Vec<ValueId>]) -> Result<Vec<ValueId>, TrainError> {
+        if let [one] = micro {
+            return Ok(one.clone());
+        }
+        let mut outputs = Vec::new();
+        for (i, output) in forward.outputs().iter().enumerate() {
+            let shares: Vec<ValueId> = micro.iter().map(|values| values[i]).collect();
+            let name = output.name.clone();
+            let value = self.movable(None, |g| match i == loss_at {
+                true => sum(g, &shares, &name),
+                false => stack(g, &shares, &name),
+            })?;
+            outputs.push(value);
+        }
+        Ok(outputs)
+    }
+}
+
+fn sum(g: &mut Graph, values: &[ValueId], name: &str) -> Result<ValueId, TrainError> {
+    let mut sum = values[0];
+    for value in &values[1..] {
+        sum = g.push(Op::Binary(Binary::Add), vec![sum, *value], name)?.into();
+    }
+    Ok(sum)
+}
+
+fn add_all(g: &mut Graph, a: &[ValueId], b: &[ValueId]) -> Result<Vec<ValueId>, TrainError> {
+    a.iter().zip(b).map(|(a, b)| sum(g, &[*a, *b], "grad.sum")).collect()
+}
+
+/// Values of one shape along a new first dimension.
+fn stack(g: &mut Graph, values: &[ValueId], name: &str) -> Result<ValueId, TrainError> {
+    let mut rows = Vec::new();
+    for value in values {
+        let dims = [&[1], g.shape(*value).dims()].concat();
+        rows.push(g.push(Op::Reshape(Shape::from(dims)), vec![*value], name)?.into());
+    }
+    Ok(g.push(Op::Concat(0), rows, name)?.into())
+}
+
+/// What holds for all updates of a step.
+#[derive(Default)]
+struct Limits {
+    /// What every gradient is multiplied with.
+    factor: Option<ValueId>,
+    /// Whether the step counts.
+    finite: Option<ValueId>,
+    norm: Option<ValueId>,
+    skipped: Option<ValueId>,
+}
+
+fn limits(
+    g: &mut Graph,
+    options: &TrainOptions,
+    trained: &[Trained],
+    gradients: &[ValueId],
+    loss: ValueId,
+) -> Result<Limits, TrainError> {
+    if options.clip_norm.is_none() && !options.skip_non_finite {
+        return Ok(Limits::default());
+    }
+    // frozen rows have no gradient
+    let mut parts = Vec::new();
+    for (trained, gradient) in trained.iter().zip(gradients) {
+        for (rows, setting) in &trained.rows {
+            if !setting.frozen {
+                parts.push(rows_of(g, *gradient, rows, "grad.limit")?);
+            }
+        }
+    }
+    let mut limit = Limit::of(g, &parts)?;
+    let mut limits = Limits::default();
+    if let Some(most) = options.clip_norm {
+        let norm = limit.norm(&parts)?;
+        (limits.norm, limits.factor) = (Some(norm), Some(limit.factor(norm, most)?));
+    }
+    if options.skip_non_finite {
+        let finite = limit.finite(loss)?;
+        (limits.finite, limits.skipped) = (Some(finite), Some(count_skipped(g, finite)?));
+    }
+    Ok(limits)
+}
+
+impl Limits {
+    /// Whether all gradients are alive at once, until the last is there.
+    fn needs_all(&self) -> bool {
+        self.factor.is_some() || self.finite.is_some()
+    }
+}
+
+/// What all updates have in common.
+struct Update<'a> {
+    options: &'a TrainOptions,
+    scalars: ValueId,
+    limits: &'a Limits,
+    /// The most of a gradient that is alive at once, where it can be made in pieces.
+    bytes: usize,
+}
+
+impl Update<'_> {
+    /// Appends the update of a storage and its moments, piece by piece where its rows differ or its gradient is made so.
+    /// Returns the gradient of the bias that such pieces give.
+    fn append(
+        &self,
+        g: &mut Graph,
+        trained: &Trained,
+        parameter: NodeId,
+        gradient: Gradient,
+    ) -> Result<Option<ValueId>, TrainError> {
+        let storage = g.layout.get(trained.storage);
+        let (name, ty) = (storage.name.clone(), TensorType::new(storage.dtype, storage.shape.clone()));
+        let row_bytes = ty.bytes() / ty.shape.dims().first().copied().unwrap_or(1).max(1);
+        let optimiser = &self.options.optimiser;
+        let mut states = vec![parameter];
+        for moment in optimiser.moments() {
+            states.push(g.push_input(ty.clone(), format!("{moment}.{name}")));
+        }
+        // for each state its pieces
+        let mut next: Vec<Vec<ValueId>> = vec![Vec::new(); states.len()];
+        let mut biases = Vec::new();
+        for (rows, setting) in &cut(trained, &gradient, row_bytes, self.bytes).rows {
+            let mut old = Vec::new();
+            for state in &states {
+                old.push(rows_of(g, (*state).into(), rows, &name)?);
+            }
+            let (mut gradient, bias) = gradient.rows(g, rows, &name)?;
+            biases.extend(bias);
+            if setting.frozen {
+                next.iter_mut().zip(old).for_each(|(next, old)| next.push(old));
+                continue;
+            }
+            if let Some(factor) = self.limits.factor {
+                gradient = g.push(Op::Binary(Binary::Mul), vec![gradient, factor], "grad.clip")?.into();
+            }
+            let scalars = scaled(g, self.scalars, setting.rate_scale)?;
+            let piece = Piece { name: &name, weight: old[0], moments: &old[1..], gradient, setting: *setting, scalars };
+            let mut new = optimiser.step(g, &piece)?;
+            if let Some(finite) = self.limits.finite {
+                for (new, old) in new.iter_mut().zip(&old) {
+                    *new = keep_unless(g, finite, *new, *old, &format!("skip.{name}"))?;
+                }
+            }
+            next.iter_mut().zip(new).for_each(|(next, new)| next.push(new));
+        }
+        for (state, pieces) in states.into_iter().zip(next) {
+            let whole = concat(g, pieces, &name)?;
+            g.push_update(state, whole)?;
+        }
+        Ok(if biases.is_empty() { None } else { Some(concat(g, biases, &name)?) })
+    }
+}
+
+/// Values one after the other along dimension 0.
+fn concat(g: &mut Graph, pieces: Vec<ValueId>, name: &str) -> Result<ValueId, TrainError> {
+    match pieces[..] {
+        [one] => Ok(one),
+        _ => Ok(g.push(Op::Concat(0), pieces, name)?.into()),
+    }
+}

@@ -1,0 +1,91 @@
+//! In: a forward graph and the groups of [`TrainOptions`]; out: [`Trained`], the storages that are trained and what holds
+//! for which of their rows. Knows names and shapes; neither gradients nor optimisers.
+
+use super::options::{Names, Setting};
+use super::{TrainError, TrainOptions};
+use crate::graph::{DType, Graph, Op, Storage, StorageId};
+use std::ops::Range;
+
+/// A storage of which at least a part is trained.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Trained {
+    pub storage: StorageId,
+    /// Rows along dimension 0 for which the same holds, in order, without gaps; a single range is the whole storage.
+    pub rows: Vec<(Range<usize>, Setting)>,
+}
+
+impl Trained {
+    /// All that are trained, in the order of their storages.
+    ///
+    /// # Errors
+    /// If a group matches nothing, nothing is trained, or a trained parameter is not f32.
+    pub fn all(graph: &Graph, options: &TrainOptions) -> Result<Vec<Trained>, TrainError> {
+        let mut read: Vec<StorageId> = graph.nodes().filter_map(|(_, n)| parameter(&n.op)).collect();
+        read.sort_unstable();
+        read.dedup();
+        check_groups(graph, &read, options)?;
+        let mut all = Vec::new();
+        for id in &read {
+            let storage = graph.layout.get(*id);
+            let rows = rows(storage, options);
+            if rows.iter().all(|(_, s)| s.frozen) {
+                continue;
+            }
+            if storage.dtype != DType::F32 {
+                return Err(TrainError::ParameterType { name: storage.name.clone(), got: storage.dtype });
+            }
+            all.push(Trained { storage: *id, rows });
+        }
+        if all.is_empty() {
+            let parameters = read.iter().map(|id| graph.layout.get(*id).parts.len()).sum();
+            return Err(TrainError::NothingTrained { parameters });
+        }
+        Ok(all)
+    }
+}
+
+pub(super) fn parameter(op: &Op) -> Option<StorageId> {
+    match op {
+        Op::Parameter(storage) => Some(*storage),
+        _ => None,
+    }
+}
+
+/// The settings of a storage's parts, neighbours of the same joined.
+fn rows(storage: &Storage, options: &TrainOptions) -> Vec<(Range<usize>, Setting)> {
+    let row = storage.shape.dims().iter().skip(1).product::<usize>().max(1);
+    let mut rows: Vec<(Range<usize>, Setting)> = Vec::new();
+    for part in &storage.parts {
+        let setting = options.setting(&part.name, &part.shape);
+        let (start, end) = (part.offset / row, (part.offset + part.shape.elements()) / row);
+        match rows.last_mut() {
+            Some((before, same)) if *same == setting => before.end = end,
+            _ => rows.push((start..end, setting)),
+        }
+    }
+    rows
+}
+
+/// Every name that a group spells out stands for a parameter.
+fn check_groups(graph: &Graph, read: &[StorageId], options: &TrainOptions) -> Result<(), TrainError> {
+    let parts = || read.iter().flat_map(|id| &graph.layout.get(*id).parts);
+    for group in &options.groups {
+        let missing = match &group.names {
+            Names::All | Names::Vectors => None,
+            Names::Exactly(names) => names.iter().find(|n| !parts().any(|p| p.name == **n)).cloned(),
+            names => (!parts().any(|p| names.has(&p.name, &p.shape))).then(|| names.to_string()),
+        };
+        if let Some(missing) = missing {
+            let mut found: Vec<&str> = parts().map(|p| p.name.as_str()).collect();
+            found.sort_unstable();
+            let more = found.len().saturating_sub(SHOWN);
+            found.truncate(SHOWN);
+            let found = found.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() };
+            return Err(TrainError::Group { missing, found });
+        }
+    }
+    Ok(())
+}
+
+/// Names that an error lists at most.
+const SHOWN: usize = 20;

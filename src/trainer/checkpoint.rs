@@ -1,0 +1,150 @@
+//! In: a trainer; out: a folder of two files, its weights and all else that it goes on with, and back. Knows trainers,
+//! their states and safetensors files.
+//!
+//! `model.safetensors` has every parameter under PyTorch's name and nothing else, so that
+//! `load_state_dict(load_file(…), strict=True)` takes it. `optimizer.safetensors` has the moments, each under its
+//! parameter's name behind `adam.m.`, `adam.v.` or `sgd.momentum.`, and every other state behind `state.`; its metadata
+//! hold the optimiser's name, the seed and the number of steps, which the other file has as well.
+
+use super::{Progress, Trainer, split, storages};
+use crate::error::Error;
+use crate::graph::{ParamLayout, Storage};
+use crate::model::{Checkpoint, CheckpointError, Draft};
+use crate::tensor::Tensor;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+const MODEL: &str = "model.safetensors";
+const OPTIMISER: &str = "optimizer.safetensors";
+
+impl Trainer {
+    /// Writes the state after the last submitted step to a folder, which is made if it is not there. Both files are
+    /// written beside their places first, so that what was there stays whole if this fails.
+    ///
+    /// # Errors
+    /// If the files cannot be written or the device fails.
+    pub fn save(&self, folder: impl AsRef<Path>) -> Result<(), Error> {
+        let folder = folder.as_ref();
+        let progress = self.lock();
+        let mut weights = progress.frozen.clone();
+        let mut others = BTreeMap::new();
+        for (state, place) in self.places() {
+            let whole = self.program.read_state(&state)?;
+            match place {
+                Place::Weights(storage) => weights.extend(split(storage, "", &whole)),
+                Place::Moments(moment, storage) => others.extend(split(storage, &format!("{moment}."), &whole)),
+                Place::Other => {
+                    others.insert(format!("state.{state}"), whole);
+                }
+            }
+        }
+        let word = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let mut words = BTreeMap::from([word("format", "pt"), word("step", &progress.steps.to_string())]);
+        let io = |source| CheckpointError::Io { path: folder.to_owned(), source };
+        std::fs::create_dir_all(folder).map_err(io)?;
+        let model = Draft::write(&folder.join(MODEL), &weights, &words)?;
+        words.extend([word("optimiser", self.options.optimiser.name()), word("seed", &progress.seed.to_string())]);
+        let optimiser = Draft::write(&folder.join(OPTIMISER), &others, &words)?;
+        optimiser.publish()?;
+        model.publish()?;
+        Ok(())
+    }
+
+    /// Goes on from a folder that [`Trainer::save`] wrote: weights, moments, every other state, the number of steps and
+    /// the seed of dropout are then as they were. The trainer must be of the same model, optimiser and frozen
+    /// parameters; how it is compiled, its learning rate and its micro-batches may differ.
+    ///
+    /// # Errors
+    /// If a file is missing, malformed, of another model or optimiser, or the two were not saved together; then
+    /// nothing has changed. If the device fails.
+    pub fn load(&self, folder: impl AsRef<Path>) -> Result<(), Error> {
+        let folder = folder.as_ref();
+        let [model, optimiser] = [MODEL, OPTIMISER].map(|file| Checkpoint::open(folder.join(file)));
+        let (model, optimiser) = (model?, optimiser?);
+        let mut parameters = ParamLayout::default();
+        for (_, storage) in storages(&self.program.compiled().graph) {
+            storage.parts.iter().for_each(|p| {
+                parameters.add(&p.name, storage.dtype, p.shape.clone());
+            });
+        }
+        let mut others = ParamLayout::default();
+        for (state, place) in self.places() {
+            match place {
+                Place::Weights(_) => {}
+                Place::Moments(moment, storage) => storage.parts.iter().for_each(|p| {
+                    others.add(&format!("{moment}.{}", p.name), storage.dtype, p.shape.clone());
+                }),
+                Place::Other => {
+                    let ty = self.program.state_type(&state)?;
+                    others.add(&format!("state.{state}"), ty.dtype, ty.shape.clone());
+                }
+            }
+        }
+        // what kind of file it is comes before its tensors' names, which follow from that
+        optimiser.expect(
+            "optimiser",
+            self.options.optimiser.name(),
+            "make the trainer with the optimiser it was saved with",
+        )?;
+        let steps: u64 = optimiser.number("step")?;
+        let seed: u64 = optimiser.number("seed")?;
+        model.expect("step", &steps.to_string(), "take both files of one save")?;
+        let (weights, others) = (model.load_all(&parameters)?, optimiser.load_all(&others)?);
+
+        let mut progress = self.lock();
+        self.program.write_parameters(&weights)?;
+        for (state, place) in self.places() {
+            match place {
+                Place::Weights(_) => {}
+                Place::Moments(moment, storage) => {
+                    let whole = join(storage, &format!("{moment}."), |name| others.tensor(name));
+                    self.program.write_state(&state, &whole)?;
+                }
+                Place::Other => {
+                    if let Some(value) = others.tensor(&format!("state.{state}")) {
+                        self.program.write_state(&state, &value)?;
+                    }
+                }
+            }
+        }
+        let frozen = progress.frozen.keys().filter_map(|name| Some((name.clone(), weights.tensor(name)?))).collect();
+        *progress = Progress { steps, seed, frozen };
+        Ok(())
+    }
+
+    /// Every state of the program, and where it goes.
+    fn places(&self) -> Vec<(String, Place<'_>)> {
+        let trained: BTreeMap<&str, &Storage> = storages(&self.program.compiled().graph)
+            .filter(|(trained, _)| *trained)
+            .map(|(_, s)| (s.name.as_str(), s))
+            .collect();
+        let place = |state: String| {
+            if let Some(storage) = trained.get(state.as_str()) {
+                return (state, Place::Weights(storage));
+            }
+            for moment in self.options.optimiser.moments() {
+                let of = state.strip_prefix(moment).and_then(|s| s.strip_prefix('.')).and_then(|s| trained.get(s));
+                if let Some(storage) = of {
+                    return (state, Place::Moments(moment, storage));
+                }
+            }
+            (state, Place::Other)
+        };
+        self.program.states().map(|s| place(s.to_owned())).collect()
+    }
+}
+
+/// Where a state goes.
+enum Place<'a> {
+    Weights(&'a Storage),
+    /// The start of its name, and whose moments they are.
+    Moments(&'static str, &'a Storage),
+    Other,
+}
+
+/// A storage's value out of its parts, each under its own name behind `prefix`.
+fn join(storage: &Storage, prefix: &str, part: impl Fn(&str) -> Option<Tensor>) -> Tensor {
+    let parts = storage.parts.iter().filter_map(|p| part(&format!("{prefix}{}", p.name)));
+    let bytes = parts.flat_map(|t| t.bytes().to_vec()).collect();
+    Tensor::from_bytes(crate::graph::TensorType::new(storage.dtype, storage.shape.clone()), bytes)
+}

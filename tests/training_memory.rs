@@ -1,0 +1,61 @@
+//! Memory plans of training steps of the seed's models at full size, made without a device.
+
+use kiln::caps::DeviceCaps;
+use kiln::grad::Checkpoint;
+use kiln::graph::Graph;
+use kiln::model::{Dnn, DnnConfig, Gptlite, GptliteConfig, Loss};
+use kiln::session::{CompileOptions, Compiled};
+use kiln::train::TrainOptions;
+use kiln::trainer::compile_training;
+
+/// A large GPU's.
+fn caps() -> DeviceCaps {
+    DeviceCaps {
+        cpu: false,
+        max_binding_bytes: 2 << 30,
+        max_buffer_bytes: 4 << 30,
+        workgroup_bytes: 48 << 10,
+        max_invocations: 1024,
+        max_storage_buffers: 16,
+        ..DeviceCaps::PORTABLE
+    }
+}
+
+fn planned(name: &str, forward: &Graph, options: &TrainOptions) -> Compiled {
+    let compiled = compile_training(forward, options, &caps(), &CompileOptions::default()).unwrap();
+    println!("{name}: {}; {} dispatches", compiled.plan, compiled.recording.dispatches.len());
+    compiled
+}
+
+/// The plan takes at most so many MiB in all, and what is made is what is planned.
+fn within(name: &str, forward: &Graph, options: &TrainOptions, mib: u64) {
+    let compiled = planned(name, forward, options);
+    assert!(compiled.plan.total() <= mib << 20, "{name}: {}", compiled.plan);
+    // parameters of dispatches, and buffers' padding
+    assert!(compiled.recording.bytes() <= compiled.plan.total() + (24 << 20), "{name}: {}", compiled.recording.bytes());
+}
+
+#[test]
+fn gptlite_small_trains_within_2000_mib() {
+    let forward = Gptlite::new(GptliteConfig::small()).build_training(1, 2048, Loss::Seed).unwrap();
+    within("GPTlite Small", &forward, &TrainOptions::default(), 2000);
+}
+
+#[test]
+fn the_wide_network_trains_within_2800_mib() {
+    let forward = Dnn::new(DnnConfig::wide()).build_training(2048, Loss::Seed).unwrap();
+    within("wide", &forward, &TrainOptions::default(), 2800);
+}
+
+#[test]
+fn the_deep_network_trains_within_5700_mib() {
+    let forward = Dnn::new(DnnConfig::deep()).build_training(2048, Loss::Seed).unwrap();
+    within("deep", &forward, &TrainOptions::default(), 5700);
+}
+
+#[test]
+fn the_deep_network_trains_within_2500_mib_with_checkpoints() {
+    let forward = Dnn::new(DnnConfig::deep()).build_training(2048, Loss::Seed).unwrap();
+    let options = TrainOptions { checkpoint: Checkpoint::Every(32), ..TrainOptions::default() };
+    within("deep, checkpoints", &forward, &options, 2500);
+}
