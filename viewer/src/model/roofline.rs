@@ -31,9 +31,14 @@ pub struct Point {
 pub struct Roofline {
     /// The largest first, so that small ones are drawn on top.
     pub points: Vec<Point>,
+    /// Points that take too little time to be drawn beside so many others.
+    pub more: usize,
     /// Dispatches without FLOPs, which have no place in it, and their time in a run.
     pub without: (usize, f64),
 }
+
+/// Points that are drawn.
+const MOST: usize = 400;
 
 /// Points of the dispatches that fit a filter and have times.
 pub fn roofline(document: &Document, filter: &str) -> Roofline {
@@ -56,7 +61,9 @@ pub fn roofline(document: &Document, filter: &str) -> Roofline {
     }
     let mut points: Vec<Point> = groups.into_iter().map(|(_, dispatches)| point(document, dispatches)).collect();
     points.sort_by(|a, b| b.total_ns.total_cmp(&a.total_ns));
-    Roofline { points, without }
+    let more = points.len().saturating_sub(MOST);
+    points.truncate(MOST);
+    Roofline { points, more, without }
 }
 
 fn point(document: &Document, dispatches: Vec<usize>) -> Point {
@@ -107,6 +114,13 @@ mod tests {
         }
         assert!(found.points.windows(2).all(|w| w[0].total_ns >= w[1].total_ns));
         assert!(roofline(&document, "attention").points.len() == 1);
+    }
+
+    #[test]
+    fn of_very_many_points_the_costly_ones_are_drawn() {
+        let document = Document::new("large", sample::large(3_000, 1));
+        let found = roofline(&document, "");
+        assert_eq!((found.points.len(), found.more), (MOST, 3_000 - MOST));
     }
 
     #[test]

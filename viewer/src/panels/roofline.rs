@@ -2,7 +2,7 @@
 
 use super::{details, hint, swatch};
 use crate::colour;
-use crate::model::roofline::{Point, radius, ridge, roof, roofline};
+use crate::model::roofline::{Point, Roofline, radius, ridge, roof, roofline};
 use crate::model::selection::Selection;
 use crate::model::units::{bytes_rate, count, flops_rate, percent, time};
 use crate::state::State;
@@ -25,7 +25,7 @@ pub fn show(ui: &mut Ui, state: &mut State) {
         return hint(ui, "Nothing to show", why);
     }
     let peaks = document.trace.device.peaks;
-    legend(ui, &shown.points, shown.without, peaks);
+    legend(ui, shown, peaks);
     let log = |v: f64| v.max(1e-12).log10();
     let dark = ui.visuals().dark_mode;
     let (strong, weak) = (ui.visuals().strong_text_color(), ui.visuals().weak_text_color());
@@ -158,10 +158,11 @@ fn power(value: f64, unit: &str) -> String {
     if number >= 1.0 { format!("{number:.0}{unit}") } else { format!("{number}{unit}") }
 }
 
-fn legend(ui: &mut Ui, points: &[Point], (without, ns): (usize, f64), peaks: Option<Peaks>) {
+fn legend(ui: &mut Ui, shown: &Roofline, peaks: Option<Peaks>) {
+    let (without, ns) = shown.without;
     ui.horizontal_wrapped(|ui| {
         let mut seen: Vec<(&str, f64)> = Vec::new();
-        for p in points {
+        for p in &shown.points {
             match seen.iter_mut().find(|s| s.0 == p.kernel) {
                 Some(s) => s.1 += p.share,
                 None => seen.push((&p.kernel, p.share)),
@@ -175,6 +176,9 @@ fn legend(ui: &mut Ui, points: &[Point], (without, ns): (usize, f64), peaks: Opt
         if without > 0 {
             let dispatches = count(without, "dispatch", "dispatches");
             ui.weak(format!("not shown: {dispatches} without FLOPs, {}", time(ns)));
+        }
+        if shown.more > 0 {
+            ui.weak(format!("not shown: {} that take less time", count(shown.more, "point", "points")));
         }
         if peaks.is_none() {
             ui.weak("The device's peaks were not measured: there is no roof.");

@@ -8,11 +8,14 @@ use crate::model::timeline::{Block, Lane, Span, View, What, marks, visible};
 use crate::model::units;
 use crate::state::{Open, State};
 use eframe::egui::{self, Align2, Color32, FontId, Rect, Sense, Stroke, StrokeKind, Ui, pos2, vec2};
+use std::borrow::Cow;
 
 const GUTTER: f32 = 84.0;
 const AXIS: f32 = 22.0;
 const ROW: f32 = 20.0;
 const LANE_GAP: f32 = 10.0;
+/// Room for some letters and `…`.
+const LABEL: f32 = 30.0;
 
 /// Draws it.
 pub fn show(ui: &mut Ui, state: &mut State) {
@@ -225,12 +228,13 @@ impl Painter<'_> {
             let inset = if right - left > 3.0 { 0.5 } else { 0.0 };
             let rect = Rect::from_min_max(pos2(left + inset, place.top()), pos2(right - inset, place.bottom()));
             let span = row[block.first];
-            let (fill, label, bright) = self.look(span, r);
+            let (fill, bright) = self.look(span, r);
             let fill = if bright { fill } else { fill.gamma_multiply(0.25) };
-            ui.painter().rect_filled(rect, if block.count == 1 { 2.0 } else { 0.0 }, fill);
-            if block.count == 1 {
+            // corners of slivers cost more than they show
+            ui.painter().rect_filled(rect, if rect.width() > 4.0 { 2.0 } else { 0.0 }, fill);
+            if block.count == 1 && rect.width() >= LABEL {
                 let colour = if bright { colour::text_on(fill) } else { ui.visuals().weak_text_color() };
-                text_in(ui, rect, &label, colour, 11.5);
+                text_in(ui, rect, &self.label(span), colour, 11.5);
             }
             if self.is_selected(row, block) {
                 let stroke = Stroke::new(2.0, colour::selected(ui.visuals()));
@@ -254,26 +258,29 @@ impl Painter<'_> {
         }
     }
 
-    /// Colour, label, and whether it fits the filter.
-    fn look(&self, span: Span, row: usize) -> (Color32, String, bool) {
+    /// Colour, and whether it fits the filter.
+    fn look(&self, span: Span, row: usize) -> (Color32, bool) {
         let (trace, visuals) = (&self.open.document.trace, self.ui.visuals());
         match span.what {
             What::Dispatch(_, i) => {
-                let d = &trace.dispatches[i as usize];
-                let bright = self.fitting.get(i as usize).copied().unwrap_or(true);
-                (colour::kernel(trace.kernel_of(d)), units::short(&d.name).to_owned(), bright)
+                let kernel = trace.kernel_of(&trace.dispatches[i as usize]);
+                (colour::kernel(kernel), self.fitting.get(i as usize).copied().unwrap_or(true))
             }
-            What::Layer(_, l) => {
-                let path = &self.open.timeline.layers[l as usize];
-                (colour::layer(visuals, row), units::short(path).to_owned(), !self.filtered)
-            }
-            What::Frame(f) => (colour::layer(visuals, 0), format!("frame {}", f + 1), !self.filtered),
-            What::Compile => (colour::layer(visuals, 0), "compile".into(), !self.filtered),
-            What::Stage(i) => (colour::host(visuals), trace.compile[i as usize].name.clone(), !self.filtered),
-            What::Host(f, i) => {
-                let name = trace.frames[f as usize].host[i as usize].name.clone();
-                (colour::host(visuals), name, !self.filtered)
-            }
+            What::Layer(..) => (colour::layer(visuals, row), !self.filtered),
+            What::Frame(_) | What::Compile => (colour::layer(visuals, 0), !self.filtered),
+            What::Stage(_) | What::Host(..) => (colour::host(visuals), !self.filtered),
+        }
+    }
+
+    fn label(&self, span: Span) -> Cow<'_, str> {
+        let trace = &self.open.document.trace;
+        match span.what {
+            What::Dispatch(_, i) => units::short(&trace.dispatches[i as usize].name).into(),
+            What::Layer(_, l) => units::short(&self.open.timeline.layers[l as usize]).into(),
+            What::Frame(f) => format!("frame {}", f + 1).into(),
+            What::Compile => "compile".into(),
+            What::Stage(i) => trace.compile[i as usize].name.as_str().into(),
+            What::Host(f, i) => trace.frames[f as usize].host[i as usize].name.as_str().into(),
         }
     }
 
