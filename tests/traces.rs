@@ -6,10 +6,11 @@ mod device;
 use device::{Named, fill, noise, poisoned, session};
 use kiln::caps::DeviceCaps;
 use kiln::graph::{Builder, DType, Graph, TensorType, Unary};
-use kiln::model::{Gptlite, GptliteConfig, Init, init};
+use kiln::model::{Dnn, DnnConfig, Gptlite, GptliteConfig, Init, Loss, init};
 use kiln::session::{CompileOptions, Mode, Session};
 use kiln::tensor::Tensor;
 use kiln::trace::{TensorKind, Trace};
+use kiln::train::TrainOptions;
 
 const MODES: [Mode; 3] = [Mode::Eager, Mode::Recorded, Mode::Fused];
 
@@ -176,4 +177,27 @@ fn a_graph_as_written_becomes_itself() {
     assert!(trace.graph.findings.is_empty());
     let became: Vec<_> = trace.graph.before.iter().map(|n| n.becomes).collect();
     assert_eq!(became, (0..trace.graph.after.len()).map(Some).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_profiled_training_step_is_a_step_like_others() {
+    let Some(session) = session() else { return };
+    let model = Dnn::new(DnnConfig { in_size: 4, width: 8, depth: 2, out_size: 3 });
+    let graph = model.build_training(8, Loss::CrossEntropy).unwrap();
+    let params = init(&graph.layout, Init::Default, 0).unwrap();
+    let trainer = || session.trainer(&graph, &params, &TrainOptions::default(), &CompileOptions::default()).unwrap();
+    let (plain, profiled) = (trainer(), trainer());
+    let (input, targets) = (fill(&[8, 4], |i| noise(2, i)), Tensor::i32([8], &[0, 1, 2, 0, 1, 2, 0, 1]));
+    let batch = [("input", &input), ("targets", &targets)];
+    for step in 0..3 {
+        let (report, frame) = profiled.profile(&batch).unwrap();
+        assert_eq!(report, plain.step(&batch).unwrap());
+        assert_eq!((report.step, profiled.steps()), (step, step + 1));
+        assert_eq!((frame.submits, frame.times.len()), (1, profiled.program().dispatches()));
+    }
+    let trace = profiled.program().describe();
+    assert_eq!(trace.check(), Ok(()));
+    assert!(trace.graph.before.iter().any(|n| n.becomes.is_some()));
+    let own = profiled.profile(&[batch[0], batch[1], ("scalars", &input)]).unwrap_err();
+    assert!(own.to_string().contains("\"scalars\""), "{own}");
 }

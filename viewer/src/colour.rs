@@ -3,7 +3,7 @@
 use eframe::egui::{Color32, Visuals};
 
 /// Kernels by kind, in the order of the legend.
-const KINDS: [(&str, [u8; 3]); 9] = [
+const KINDS: [(&str, [u8; 3]); 12] = [
     ("matmul", [86, 145, 214]),
     ("attention", [232, 144, 72]),
     ("softmax", [176, 122, 210]),
@@ -11,6 +11,9 @@ const KINDS: [(&str, [u8; 3]); 9] = [
     ("elementwise", [70, 178, 178]),
     ("reduce", [222, 118, 148]),
     ("gather", [212, 184, 86]),
+    ("scatter", [212, 184, 86]),
+    ("adam", [206, 100, 100]),
+    ("cross_entropy", [148, 136, 224]),
     ("fill", [152, 152, 160]),
     ("probe", [152, 152, 160]),
 ];
