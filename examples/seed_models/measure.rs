@@ -128,7 +128,7 @@ impl Job {
         if kernels {
             print!("{trace}");
         }
-        let gpu_ms = trace.gpu_ns().map(|ns| ns as f64 / 1e6);
+        let gpu_ms = trace.gpu_stats().map(|s| s.median / 1e6);
         Ok(Times { wall_ms: median(&mut walls), pipelined_ms, gpu_ms, submits, encode_us: median(&mut encodes) })
     }
 

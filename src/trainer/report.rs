@@ -57,7 +57,7 @@ impl<'a> Steps<'a> {
     }
 }
 
-fn reports(rates: Vec<(u64, f64)>, skips: bool, outputs: Vec<Outputs>) -> Result<Vec<StepReport>, Error> {
+pub(super) fn reports(rates: Vec<(u64, f64)>, skips: bool, outputs: Vec<Outputs>) -> Result<Vec<StepReport>, Error> {
     let report = |((step, learning_rate), mut outputs): ((u64, f64), Outputs)| {
         let loss = scalar(&outputs.remove("loss").expect("a training step gives its loss"));
         let grad_norm = outputs.remove("grad_norm").map(|t| scalar(&t));
