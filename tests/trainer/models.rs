@@ -3,11 +3,13 @@
 use super::device::{Counts, assert_numbers, own_session, refs, session};
 use super::trained::{GOLDENS, Golden, Named, OnReference, golden_options};
 use super::{assert_parameters, bytes};
+use kiln::Error;
 use kiln::grad::Checkpoint;
 use kiln::model::{Dnn, DnnConfig, Gptlite, GptliteConfig, Init, Loss, init};
+use kiln::select::SelectError;
 use kiln::session::{CompileOptions, Mode};
 use kiln::tensor::Tensor;
-use kiln::train::{Group, Names, Optimiser, Schedule, TrainOptions};
+use kiln::train::{Group, LossScaling, Names, Optimiser, Precision, Schedule, TrainOptions};
 
 #[test]
 fn ten_steps_in_one_submit_are_pytorchs() {
@@ -163,4 +165,24 @@ fn checkpoints_and_micro_batches_go_together() {
     assert_eq!(losses, again);
     assert_eq!(bytes(&anew), bytes(&kept));
     assert!(fewer < all, "{fewer} bytes with checkpoints, {all} without");
+}
+
+#[test]
+fn f16_trains_as_on_the_reference_where_the_adapter_has_it() {
+    let Some(session) = session() else { return };
+    let golden = Golden::open("dnn_wide_small", Loss::CrossEntropy);
+    let options = TrainOptions { precision: Precision::F16(LossScaling::default()), ..golden_options() };
+    let compile = CompileOptions { poison: true, ..CompileOptions::default() };
+    let trainer = session.trainer(&golden.forward, &golden.params, &options, &compile);
+    if !session.caps().f16 {
+        assert!(matches!(trainer, Err(Error::Select(SelectError::NoF16 { .. }))));
+        return println!("skipped: the adapter has no f16");
+    }
+    let trainer = trainer.unwrap();
+    let mut reference = OnReference::new(&golden.forward, &golden.params, &options, true);
+    for _ in 0..3 {
+        let (report, expected) = (trainer.step(&refs(&golden.batch)).unwrap(), reference.loss(&golden.batch));
+        assert_eq!((report.skipped, report.loss_scale), (false, Some(65536.0)));
+        assert!((f64::from(report.loss) - expected).abs() <= 1e-3 * expected, "{}, {expected}", report.loss);
+    }
 }
