@@ -1,6 +1,6 @@
-//! Continues a prompt with a GPTlite that PyTorch trained, one submit a character.
+//! Continues a prompt with a trained GPTlite, one submit a character.
 //!
-//! Without arguments it uses the small character model in examples/data. The config is JSON as
+//! Without arguments it uses the small character model in examples/data, which kiln trained on its own text. The config is JSON as
 //! [`kiln::model::ModelConfig`] documents it.
 
 mod generator;
@@ -30,7 +30,7 @@ struct Args {
     #[arg(long, requires = "weights")]
     config: Option<PathBuf>,
     /// Text to continue.
-    #[arg(long, default_value = "You may convey a covered work")]
+    #[arg(long, default_value = "pub fn ")]
     prompt: String,
     /// Characters to add.
     #[arg(long, default_value_t = 100)]
@@ -93,8 +93,8 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data");
-    let config = args.config.clone().unwrap_or_else(|| data.join("gptlite_char.json"));
-    let weights = args.weights.clone().unwrap_or_else(|| data.join("gptlite_char.weights.safetensors"));
+    let config = args.config.clone().unwrap_or_else(|| data.join("gptlite_kiln.json"));
+    let weights = args.weights.clone().unwrap_or_else(|| data.join("gptlite_kiln.weights.safetensors"));
     let ModelConfig::Gptlite(file) = ModelConfig::open(&config)? else {
         return Err(format!("{}: not a gptlite", config.display()).into());
     };

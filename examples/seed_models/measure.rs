@@ -18,8 +18,8 @@ pub struct Job {
 }
 
 enum Kind {
-    Infer(Program),
-    Train(Trainer),
+    Infer(Box<Program>),
+    Train(Box<Trainer>),
 }
 
 enum InFlight<'a> {
@@ -47,7 +47,7 @@ impl Job {
         params: &BTreeMap<String, Tensor>,
         options: &CompileOptions,
     ) -> Result<Job, Box<dyn Error>> {
-        Job::new(Kind::Infer(session.compile(&work.graph, params, options)?), work)
+        Job::new(Kind::Infer(Box::new(session.compile(&work.graph, params, options)?)), work)
     }
 
     /// Training steps.
@@ -58,7 +58,7 @@ impl Job {
         train: &TrainOptions,
         options: &CompileOptions,
     ) -> Result<Job, Box<dyn Error>> {
-        Job::new(Kind::Train(session.trainer(&work.graph, params, train, options)?), work)
+        Job::new(Kind::Train(Box::new(session.trainer(&work.graph, params, train, options)?)), work)
     }
 
     fn new(kind: Kind, work: &Work) -> Result<Job, Box<dyn Error>> {
