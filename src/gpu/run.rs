@@ -111,7 +111,7 @@ impl Executable {
         let (mut passes, mut submits, mut room) = (0, 1, most);
         let encoder = || self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("run") });
         let mut current = encoder();
-        for run in 0..runs.len() {
+        for (run, places) in ranges.iter().enumerate() {
             if let (Some(rows), Some(inputs)) = (&rows, self.recording.input_buffer) {
                 let inputs = &self.buffers[inputs.0];
                 current.copy_buffer_to_buffer(rows, run as u64 * inputs.size(), inputs, 0, inputs.size());
@@ -136,7 +136,7 @@ impl Executable {
                 if let (Some(kept), true) = (&kept[i], last) {
                     current.copy_buffer_to_buffer(from, output.offset, &kept.buffer, 0, kept.buffer.size());
                 }
-                if let (Some(staging), (at, bytes @ 1..)) = (&staging, ranges[run][i]) {
+                if let (Some(staging), (at, bytes @ 1..)) = (&staging, places[i]) {
                     current.copy_buffer_to_buffer(from, output.offset, staging, at, bytes);
                 }
             }

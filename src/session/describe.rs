@@ -17,11 +17,8 @@ impl Program {
     pub fn describe(&self) -> Trace {
         let info = self.executable.gpu().info();
         let recording = self.executable.recording();
-        let kernel = |k: &crate::record::Kernel| Kernel {
-            name: k.name().into(),
-            key: format!("{:?}", k.key),
-            wgsl: k.source(),
-        };
+        let kernel =
+            |k: &crate::record::Kernel| Kernel { name: k.name().into(), key: format!("{:?}", k.key), wgsl: k.source() };
         let dispatches = recording.dispatches.iter().zip(&self.compiled.selected.steps).map(|(d, step)| Dispatch {
             name: d.name.clone(),
             kernel: d.kernel,
