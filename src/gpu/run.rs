@@ -347,8 +347,7 @@ impl Pending<'_> {
         let outputs = self.ranges.iter().map(|run| ports.iter().zip(run).map(output).collect()).collect();
         let times = self.queries.map_or(Vec::new(), |(at, count)| {
             let raw = &view[at as usize..at as usize + count * 8];
-            let ticks: Vec<u64> =
-                raw.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("eight bytes"))).collect();
+            let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(raw);
             let pairs: Vec<(u64, u64)> = ticks.chunks_exact(2).map(|p| (p[0], p[1])).collect();
             times(&pairs, f64::from(gpu.queue.get_timestamp_period()))
         });
