@@ -5,7 +5,7 @@ use kiln::grad::Checkpoint;
 use kiln::graph::Graph;
 use kiln::model::{Dnn, DnnConfig, Gptlite, GptliteConfig, Loss};
 use kiln::session::{CompileOptions, Compiled};
-use kiln::train::TrainOptions;
+use kiln::train::{LossScaling, Precision, TrainOptions};
 use kiln::trainer::compile_training;
 
 /// A large GPU's.
@@ -58,4 +58,16 @@ fn the_deep_network_trains_within_2500_mib_with_checkpoints() {
     let forward = Dnn::new(DnnConfig::deep()).build_training(2048, Loss::Seed).unwrap();
     let options = TrainOptions { checkpoint: Checkpoint::Every(32), ..TrainOptions::default() };
     within("deep, checkpoints", &forward, &options, 2500);
+}
+
+#[test]
+fn in_f16_activations_take_half() {
+    let caps = DeviceCaps { f16: true, ..caps() };
+    let forward = Gptlite::new(GptliteConfig::small()).build_training(1, 2048, Loss::Seed).unwrap();
+    let options = TrainOptions { precision: Precision::F16(LossScaling::default()), ..TrainOptions::default() };
+    let compiled = compile_training(&forward, &options, &caps, &CompileOptions::default()).unwrap();
+    println!("GPTlite Small in f16: {}", compiled.plan);
+    assert!(compiled.plan.total() <= 1700 << 20, "{}", compiled.plan);
+    let error = compile_training(&forward, &options, &self::caps(), &CompileOptions::default()).unwrap_err();
+    assert_eq!(error.to_string(), "x");
 }

@@ -18,8 +18,8 @@ pub struct Job {
 }
 
 enum Kind {
-    Infer(Program),
-    Train(Trainer),
+    Infer(Box<Program>),
+    Train(Box<Trainer>),
 }
 
 enum InFlight<'a> {
@@ -47,7 +47,7 @@ impl Job {
         params: &BTreeMap<String, Tensor>,
         options: &CompileOptions,
     ) -> Result<Job, Box<dyn Error>> {
-        Job::new(Kind::Infer(session.compile(&work.graph, params, options)?), work)
+        Job::new(Kind::Infer(Box::new(session.compile(&work.graph, params, options)?)), work)
     }
 
     /// Training steps.
@@ -58,7 +58,7 @@ impl Job {
         train: &TrainOptions,
         options: &CompileOptions,
     ) -> Result<Job, Box<dyn Error>> {
-        Job::new(Kind::Train(session.trainer(&work.graph, params, train, options)?), work)
+        Job::new(Kind::Train(Box::new(session.trainer(&work.graph, params, train, options)?)), work)
     }
 
     fn new(kind: Kind, work: &Work) -> Result<Job, Box<dyn Error>> {
@@ -128,7 +128,7 @@ impl Job {
         if kernels {
             print!("{trace}");
         }
-        let gpu_ms = trace.gpu_ns().map(|ns| ns as f64 / 1e6);
+        let gpu_ms = trace.gpu_stats().map(|s| s.median / 1e6);
         Ok(Times { wall_ms: median(&mut walls), pipelined_ms, gpu_ms, submits, host_us: median(&mut hosts) })
     }
 

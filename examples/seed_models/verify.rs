@@ -1,9 +1,15 @@
 //! In: a model; out: how far outputs and gradients are from the f64 reference. Times nothing.
+//!
+//! A ReLU's gradient jumps at 0, and of the millions of ReLUs in a model some lie so near to 0 that f32 falls on the other
+//! side than f64; in a deep model a single one moves all gradients before it by a thousandth. So the reference takes the
+//! gradient on the device's side of every ReLU, and those where the sides differ are counted and must lie near 0.
 
 use crate::measure::counter;
 use crate::models::{Model, Work};
 use kiln::grad::{Checkpoint, Parameters, differentiate};
-use kiln::graph::{DROPOUT_COUNTER, Graph};
+use kiln::graph::{
+    Binary, DROPOUT_COUNTER, DType, Disposition, Graph, GraphError, NodeId, Op, Rewriter, TensorType, Unary,
+};
 use kiln::lift::lift;
 use kiln::model::{Init, init};
 use kiln::reference::evaluate;
@@ -12,8 +18,10 @@ use kiln::tensor::Tensor;
 use std::collections::BTreeMap;
 use std::error::Error;
 
+type Tensors = BTreeMap<String, Tensor>;
+
 /// Everything that a graph is given, by name.
-pub fn inputs(work: &Work) -> BTreeMap<String, Tensor> {
+pub fn inputs(work: &Work) -> Tensors {
     work.given.iter().chain(&work.resident).map(|(name, tensor)| ((*name).to_owned(), tensor.clone())).collect()
 }
 
@@ -27,39 +35,120 @@ pub fn error(out: &[f64], reference: &[f64]) -> f64 {
     }
 }
 
-/// How far the gradient of each of some parameters is, by mode: at full depth and width with few rows.
-pub fn gradients(
-    session: &Session,
-    model: Model,
-    kind: Init,
+/// Gradients in one mode beside the reference's.
+pub struct Comparison {
+    /// ReLUs.
+    pub relus: usize,
+    /// ReLUs on the other side of 0 than in f64.
+    pub flipped: usize,
+    /// The largest value of one of these, on either side, in terms of the largest of its layer.
+    pub furthest: f64,
+    /// The error of the loss and of each gradient.
+    pub errors: Vec<(String, f64)>,
+}
+
+/// A model's training step at full depth and width with few rows, to be computed by device and reference.
+pub struct Gradients {
+    work: Work,
+    params: Tensors,
+    inputs: Tensors,
+    names: Vec<String>,
     checkpoint: Checkpoint,
-    modes: &[Mode],
-) -> Result<Vec<(Mode, String, f64)>, Box<dyn Error>> {
-    let work = model.train(model.few_rows())?;
-    let params = init(&work.graph.layout, kind, 0)?;
-    let names = model.some_parameters();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let with_gradients = |graph: &Graph| differentiate(graph, "loss", Parameters::Named(&names), checkpoint);
-    let mut inputs = inputs(&work);
-    if work.graph.inputs().any(|(_, node)| node.name == DROPOUT_COUNTER) {
-        inputs.insert(DROPOUT_COUNTER.to_owned(), counter(0, 0));
+    /// What each ReLU gives in f64.
+    relus: BTreeMap<String, Vec<f64>>,
+}
+
+impl Gradients {
+    /// Of some parameters of a model.
+    pub fn new(model: Model, kind: Init, checkpoint: Checkpoint) -> Result<Gradients, Box<dyn Error>> {
+        let work = model.train(model.few_rows())?;
+        let params = init(&work.graph.layout, kind, 0)?;
+        let mut inputs = inputs(&work);
+        if work.graph.inputs().any(|(_, node)| node.name == DROPOUT_COUNTER) {
+            inputs.insert(DROPOUT_COUNTER.to_owned(), counter(0, 0));
+        }
+        let relus = evaluate(&watched(&work.graph)?, &params, &inputs)?;
+        let relus = relus.into_iter().filter(|(name, _)| name != "loss").map(|(name, value)| (name, value.data));
+        Ok(Gradients { relus: relus.collect(), names: model.some_parameters(), work, params, inputs, checkpoint })
     }
-    let reference = evaluate(&with_gradients(&work.graph)?, &params, &inputs)?;
-    let mut rows = Vec::new();
-    for &mode in modes {
+
+    /// Computes them on the device and compares.
+    pub fn compare(&self, session: &Session, mode: Mode) -> Result<Comparison, Box<dyn Error>> {
         // as a trainer does it: the backward pass reads what lift finds, and is not lifted itself
-        let graph = if mode == Mode::Fused { lift(&work.graph)?.0 } else { work.graph.clone() };
+        let graph = if mode == Mode::Fused { lift(&self.work.graph)?.0 } else { self.work.graph.clone() };
+        let got = self.run(session, mode, &self.with_gradients(&graph)?)?;
+        let sides = self.run(session, mode, &watched(&graph)?)?;
+
+        let mut comparison = Comparison { relus: 0, flipped: 0, furthest: 0.0, errors: Vec::new() };
+        let mut inputs = self.inputs.clone();
+        for (name, exact) in &self.relus {
+            let values = sides.get(name).ok_or_else(|| format!("the program has no output {name:?}"))?.to_f64();
+            let largest = exact.iter().fold(0.0, |most: f64, v| most.max(*v));
+            for (value, exact) in values.iter().zip(exact).filter(|(v, e)| (**v > 0.0) != (**e > 0.0)) {
+                comparison.flipped += 1;
+                comparison.furthest = comparison.furthest.max(value.max(*exact) / largest);
+            }
+            comparison.relus += exact.len();
+            let side: Vec<f32> = values.iter().map(|v| f32::from(u8::from(*v > 0.0))).collect();
+            inputs.insert(side_of(name), Tensor::f32(sides[name].shape().clone(), &side));
+        }
+        let reference = evaluate(&self.with_gradients(&on_given_sides(&self.work.graph)?)?, &self.params, &inputs)?;
+        for (name, expected) in &reference {
+            let got = got.get(name).ok_or_else(|| format!("the program has no output {name:?}"))?;
+            let name = name.strip_prefix("grad.").unwrap_or(name);
+            comparison.errors.push((name.to_owned(), error(&got.to_f64(), &expected.data)));
+        }
+        Ok(comparison)
+    }
+
+    fn with_gradients(&self, graph: &Graph) -> Result<Graph, Box<dyn Error>> {
+        let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
+        Ok(differentiate(graph, "loss", Parameters::Named(&names), self.checkpoint)?)
+    }
+
+    fn run(&self, session: &Session, mode: Mode, graph: &Graph) -> Result<Tensors, Box<dyn Error>> {
         let options = CompileOptions { lift: false, ..CompileOptions::mode(mode) };
-        let program = session.compile(&with_gradients(&graph)?, &params, &options)?;
-        for (name, value) in &work.resident {
+        let program = session.compile(graph, &self.params, &options)?;
+        let resident = |name: &str| self.work.resident.iter().any(|(r, _)| *r == name);
+        for (name, value) in &self.work.resident {
             program.write_state(name, value)?;
         }
-        let given = inputs.iter().filter(|(name, _)| !work.resident.iter().any(|(r, _)| r == name));
-        let outputs = program.run(&given.map(|(name, tensor)| (name.as_str(), tensor)).collect::<Vec<_>>())?;
-        for (name, expected) in &reference {
-            let got = outputs.get(name).ok_or_else(|| format!("the program has no output {name:?}"))?;
-            rows.push((mode, name.clone(), error(&got.to_f64(), &expected.data)));
+        let given = self.inputs.iter().filter(|(name, _)| !resident(name));
+        Ok(program.run(&given.map(|(name, tensor)| (name.as_str(), tensor)).collect::<Vec<_>>())?)
+    }
+}
+
+fn relus(graph: &Graph) -> Vec<(NodeId, String)> {
+    let relus = graph.nodes().filter(|(_, node)| node.op == Op::Unary(Unary::Relu));
+    relus.map(|(id, node)| (id, node.name.clone())).collect()
+}
+
+/// The graph with what each ReLU gives as an output of its name.
+fn watched(graph: &Graph) -> Result<Graph, GraphError> {
+    let mut watched = graph.clone();
+    for (id, name) in relus(graph) {
+        watched.push_output(name, id.into(), Disposition::Read)?;
+    }
+    Ok(watched)
+}
+
+/// The graph with a product with an input of ones and zeros in each ReLU's place.
+fn on_given_sides(graph: &Graph) -> Result<Graph, GraphError> {
+    let mut r = Rewriter::new(graph);
+    for (id, node) in graph.nodes() {
+        if node.op == Op::Unary(Unary::Relu) {
+            let ty = TensorType::new(DType::F32, node.outputs[0].shape.clone());
+            let side = r.new.push_input(ty, side_of(&node.name));
+            let x = r.get(node.inputs[0]);
+            let product = r.new.push(Op::Binary(Binary::Mul), vec![x, side.into()], node.name.clone())?;
+            r.set(id.into(), product.into());
+        } else {
+            r.copy(id)?;
         }
     }
-    Ok(rows)
+    r.finish()
+}
+
+fn side_of(relu: &str) -> String {
+    format!("{relu}.side")
 }

@@ -61,12 +61,36 @@ pub struct Graph {
     updates: Vec<(NodeId, ValueId)>,
     /// Where parameters live.
     pub layout: ParamLayout,
+    pub(super) origins: Origins,
+}
+
+/// Where the nodes of a graph went in the passes since [`Graph::as_written`], by their index; empty before the first.
+/// Two graphs are equal whatever they came from.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Origins(pub Vec<Option<NodeId>>);
+
+impl PartialEq for Origins {
+    fn eq(&self, _: &Origins) -> bool {
+        true
+    }
 }
 
 impl Graph {
     /// All nodes in order.
     pub fn nodes(&self) -> impl DoubleEndedIterator<Item = (NodeId, &Node)> + ExactSizeIterator {
         self.nodes.iter().enumerate().map(|(i, n)| (NodeId(i), n))
+    }
+
+    /// The same graph, from which [`Graph::origins`] counts.
+    pub fn as_written(&self) -> Graph {
+        let origins = (0..self.nodes.len()).map(|i| Some(NodeId(i))).collect();
+        Graph { origins: Origins(origins), ..self.clone() }
+    }
+
+    /// For each node of the graph as written the node that stands for it now; `None` where passes dropped it or took it
+    /// into another's op.
+    pub fn origins(&self) -> &[Option<NodeId>] {
+        &self.origins.0
     }
 
     /// A node by its index.

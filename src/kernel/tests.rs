@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::caps::DeviceCaps;
-use crate::graph::{AdamAttrs, Chain, CrossEntropyAttrs, Shape};
+use crate::graph::{AdamAttrs, AttentionAttrs, CrossEntropyAttrs, DropoutAttrs};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use proptest::prelude::*;
 
@@ -158,12 +158,12 @@ fn parameters_are_in_immediates_where_all_of_them_fit() {
     }
 }
 
-fn small(max_binding_bytes: u64) -> DeviceCaps {
+pub(super) fn small(max_binding_bytes: u64) -> DeviceCaps {
     DeviceCaps { max_binding_bytes, f16: true, ..DeviceCaps::PORTABLE }
 }
 
 /// What any list of launches must satisfy: aligned windows within the limit, words as the kernel names them.
-fn check(launches: &[Launch<usize>], caps: &DeviceCaps) {
+pub(super) fn check(launches: &[Launch<usize>], caps: &DeviceCaps) {
     for launch in launches {
         assert_eq!(launch.params.len(), launch.key.params().len(), "{launch:?}");
         assert_eq!(launch.operands.len(), launch.key.bindings().len(), "{launch:?}");
@@ -219,6 +219,10 @@ fn launches_cover_their_tensors_under_small_limits() {
             let picked = gather::pick_row(dtype, 9, 100, 128, &caps).unwrap();
             check(&picked, &caps);
             covers(&picked, 0, (9 * 100 * 128 * size) as u64);
+            let attrs = DropoutAttrs { p: 0.1.into(), site: 0 };
+            let dropped = dropout::launches(dtype, &attrs, 99_997, false, &caps).unwrap();
+            check(&dropped, &caps);
+            covers(&dropped, 2, (100_000 * size) as u64);
             let constant = fill::constant(dtype, 1.0, 99_999, &caps).unwrap();
             check(&constant, &caps);
             covers(&constant, 0, (99_999 * size) as u64);
@@ -231,120 +235,6 @@ fn launches_cover_their_tensors_under_small_limits() {
             covers(&sum, 2, workspace.unwrap() as u64);
         }
     }
-}
-
-/// (rows, columns) of a matrix, stored the other way if `turned`.
-fn matrix(rows: usize, columns: usize, turned: bool) -> View {
-    let view = |dims: [usize; 2]| View::dense(&Shape::from(dims.to_vec()));
-    if turned { view([columns, rows]).permute(&[1, 0]) } else { view([rows, columns]) }
-}
-
-/// The value of a launch's parameter.
-fn param(launch: &Launch<usize>, name: &str) -> Option<usize> {
-    let at = launch.key.params().iter().position(|n| n == name)?;
-    Some(launch.params[at] as usize)
-}
-
-#[test]
-fn products_in_every_layout_cover_their_results_under_small_limits() {
-    let identity = Chain::identity();
-    for (turned, [m, k, n]) in (0..4).flat_map(|t| [[33, 31, 257], [300, 64, 256], [1, 7, 5]].map(|size| (t, size))) {
-        let (a, b) = (matrix(m, k, turned & 1 > 0), matrix(k, n, turned & 2 > 0));
-        let (c, row_sums) = (matrix(m, n, false), View::dense(&Shape::from(vec![m])));
-        for (limit, cpu, dtype) in
-            [(1 << 20, false, DType::F32), (1 << 20, true, DType::F16), (128 << 10, false, DType::F32)]
-        {
-            let caps = DeviceCaps { cpu, ..small(limit) };
-            // rows of A are summed where they are neighbours
-            let sums = (turned & 1 > 0).then_some(&row_sums);
-            let product = matmul::Matmul {
-                dtype,
-                out: dtype,
-                a: &a,
-                b: &b,
-                c: &c,
-                epilogue: &identity,
-                extras: &[],
-                in_place: None,
-                slice: None,
-                sums,
-            };
-            let launches = product.launches(&caps).unwrap();
-            check(&launches, &caps);
-            let made: usize = launches.iter().map(|l| param(l, "m").unwrap() * param(l, "n").unwrap()).sum();
-            assert_eq!(made, m * n, "{launches:?}");
-            // the sums are made once for each row, by whoever makes its first columns
-            let summed: usize =
-                launches.iter().filter(|l| param(l, "sums_offset").is_some()).map(|l| param(l, "m").unwrap()).sum();
-            assert_eq!(summed, if sums.is_some() { m } else { 0 }, "{launches:?}");
-            let wanted = if cpu { "matmul_direct" } else { "matmul" };
-            assert!(launches.iter().all(|l| l.key.name() == wanted));
-            let flops: f64 = launches.iter().map(|l| l.estimate.flops).sum();
-            assert_eq!(flops, 2.0 * (m * n * k) as f64);
-        }
-    }
-}
-
-#[test]
-fn slices_of_a_product_cover_its_inner_dimension() {
-    let identity = Chain::identity();
-    let [m, k, n] = [48, 1000, 40];
-    let (a, b) = (matrix(m, k, true), matrix(k, n, false));
-    for (slice, limit) in [(128, 1 << 20), (320, 1 << 20), (64, 100 << 10), (32, 64 << 10)] {
-        let slices = k.div_ceil(slice);
-        let (c, sums) = (View::dense(&Shape::from(vec![slices, m, n])), View::dense(&Shape::from(vec![slices, m])));
-        for cpu in [false, true] {
-            let caps = DeviceCaps { cpu, ..small(limit) };
-            let product = matmul::Matmul {
-                dtype: DType::F32,
-                out: DType::F32,
-                a: &a,
-                b: &b,
-                c: &c,
-                epilogue: &identity,
-                extras: &[],
-                in_place: None,
-                slice: Some(slice),
-                sums: Some(&sums),
-            };
-            let launches = product.launches(&caps).unwrap();
-            check(&launches, &caps);
-            let mut inner = 0;
-            for launch in &launches {
-                let [slices, k, tail] = ["batch0", "k", "tail"].map(|name| param(launch, name).unwrap());
-                assert_eq!(k, slice);
-                inner += (slices - 1) * k + tail;
-                // no window reaches past the end of what it looks into
-                for (operand, width) in launch.operands.iter().zip([m, n]) {
-                    assert!(operand.offset + operand.bytes <= (1000 * width * 4) as u64, "{launch:?}");
-                }
-            }
-            assert_eq!(inner, k);
-            let flops: f64 = launches.iter().map(|l| l.estimate.flops).sum();
-            assert_eq!(flops, 2.0 * (m * n * k) as f64);
-        }
-    }
-}
-
-#[test]
-fn products_of_few_tiles_or_beyond_a_binding_are_sliced() {
-    let large = DeviceCaps { max_binding_bytes: 1 << 31, workgroup_bytes: 48 << 10, max_invocations: 1024, ..small(0) };
-    let slice = |m: usize, k: usize, n: usize, caps: &DeviceCaps| {
-        matmul::Matmul::slice(&matrix(m, k, true), &matrix(k, n, false), DType::F32, caps)
-    };
-    // weight gradients of 2048 rows: few tiles, as many as cores, many more
-    for (m, n) in [(256, 256), (768, 768), (65, 768), (1, 10)] {
-        let slice = slice(m, 2048, n, &large).unwrap_or_else(|| panic!("({m}, {n}) is whole"));
-        assert!(slice >= 128 && slice % 32 == 0 && slice <= 1024, "({m}, {n}): {slice}");
-    }
-    assert_eq!(slice(8192, 2048, 8192, &large), None);
-    assert_eq!(slice(3072, 64, 768, &large), None);
-    assert_eq!(slice(256, 2048, 256, &DeviceCaps { cpu: true, ..large.clone() }), None);
-    // rows of 2 KiB, of which a binding of 64 KiB less alignment covers 31
-    let few = DeviceCaps { cpu: true, ..small(64 << 10) };
-    assert_eq!(slice(8, 100, 512, &few), Some(31));
-    assert_eq!(slice(8, 31, 512, &few), None);
-    assert_eq!(slice(8, 1000, 512, &DeviceCaps { cpu: true, ..small(1 << 20) }), Some(480));
 }
 
 #[test]
@@ -414,6 +304,34 @@ fn launches_of_training_cover_their_tensors_under_small_limits() {
             check(&added, &caps);
             covers(&added, 0, rows_bytes(777, 128));
             covers(&added, 2, rows_bytes(5000, 128));
+        }
+    }
+}
+
+#[test]
+fn a_gradient_of_attention_binds_eight_buffers_and_takes_tiles_of_portable_size() {
+    use attention_grad::{AttentionGrad, Side};
+    let dropout = Some(DropoutAttrs { p: 0.1.into(), site: 3 });
+    let caps = small(1 << 27);
+    for d in [1, 8, 12, 16, 36, 64, 100, 128] {
+        for (sq, sk) in [(1, 1), (1, 257), (257, 1), (33, 130)] {
+            let scale = 1.0.into();
+            let attrs = AttentionAttrs { heads: 3, scale, causal: true, mask: true, lengths: true, dropout };
+            let rows = |n: usize| View { offset: 0, dims: vec![2, n, 3 * d], strides: vec![n * 3 * d, 3 * d, 1] };
+            let (q, k) = (rows(sq), rows(sk));
+            let mask = View { offset: 0, dims: vec![2, 3, sq, sk], strides: vec![0, 0, sk, 1] };
+            let dtype = DType::F32;
+            let stats = attention_stats::AttentionStats { attrs, dtype, out: &q, dout: &q, sk };
+            let stats = stats.launches(&caps).unwrap();
+            check(&stats, &caps);
+            for side in [Side::Keys, Side::Queries] {
+                let grad = AttentionGrad { attrs, dtype, q: &q, k: &k, v: &k, dout: &q, mask: Some(&mask) };
+                let launches = grad.launches(side, &caps).unwrap();
+                check(&launches, &caps);
+                let KernelKey::AttentionGrad(key) = &launches[0].key else { panic!("{launches:?}") };
+                assert!(key.tiles.is_some() && key.bindings().len() <= 8, "{key:?}");
+                assert!(key.workgroup_bytes() <= 16 << 10, "{key:?}");
+            }
         }
     }
 }

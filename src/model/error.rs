@@ -43,6 +43,16 @@ pub enum ModelError {
         /// What was asked for.
         got: DType,
     },
+    /// A parameter that is compared is not there, or has another shape.
+    #[error("parameter \"{name}\" is {}, expected {expected}", got.as_ref().map_or("missing".into(), Shape::to_string))]
+    Parameter {
+        /// Its name.
+        name: String,
+        /// What the layout declares.
+        expected: Shape,
+        /// What came, if it is there.
+        got: Option<Shape>,
+    },
     /// No rule says how a parameter is initialised.
     #[error(
         "parameter \"{name}\" {shape} has no rule of initialisation; expected an embedding table (V, E), \

@@ -81,6 +81,17 @@ impl<'a> Limit<'a> {
         self.push(Op::Binary(Binary::Mul), &[root, self.largest])
     }
 
+    /// 1 / x.
+    pub fn inverse(&mut self, x: ValueId) -> Value {
+        let one = self.constant(1.0)?;
+        self.push(Op::Binary(Binary::Div), &[one, x])
+    }
+
+    /// x times a factor, if there is one.
+    pub fn times(&mut self, x: ValueId, factor: Option<ValueId>) -> Value {
+        factor.map_or(Ok(x), |factor| self.push(Op::Binary(Binary::Mul), &[x, factor]))
+    }
+
     /// The factor that makes gradients of this norm at most `most` long: min(1, most / (norm + 1e-6)).
     pub fn factor(&mut self, norm: ValueId, most: f32) -> Value {
         let [eps, one, most] = [self.constant(NORM_EPS)?, self.constant(1.0)?, self.constant(most)?];

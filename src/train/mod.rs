@@ -7,18 +7,21 @@
 //! [`Schedule`] says how fast a step learns.
 
 mod error;
+mod half;
 mod inline;
 mod limit;
 mod optimiser;
 mod options;
 mod order;
 mod pieces;
+mod scale;
 mod schedule;
 mod step;
 mod trained;
 
 pub use error::TrainError;
 pub use optimiser::{Optimiser, SCALARS};
-pub use options::{Group, Names, TrainOptions};
+pub use options::{Group, Names, Precision, TrainOptions};
+pub use scale::LossScaling;
 pub use schedule::{Cosine, Schedule};
 pub use step::training_step;

@@ -1,6 +1,6 @@
 //! In: a user's choices; out: [`TrainOptions`], and what they say about each parameter. Knows names and shapes alone.
 
-use super::{Optimiser, Schedule, TrainError};
+use super::{LossScaling, Optimiser, Schedule, TrainError};
 use crate::grad::Checkpoint;
 use crate::graph::Shape;
 use std::fmt;
@@ -42,6 +42,8 @@ pub struct TrainOptions {
     /// Gradients of linear weights larger than this many bytes are made, used and dropped in pieces, where nothing but
     /// the optimiser reads them.
     pub piece_bytes: usize,
+    /// In what the forward and backward passes compute.
+    pub precision: Precision,
     /// Seed of dropout, whose random numbers depend on it, on the step and on the place in the model.
     pub seed: u64,
 }
@@ -58,9 +60,22 @@ impl Default for TrainOptions {
             skip_non_finite: false,
             checkpoint: Checkpoint::None,
             piece_bytes: 64 << 20,
+            precision: Precision::F32,
             seed: 0,
         }
     }
+}
+
+/// In what a training step computes. Weights, moments and updates are f32 in both.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Precision {
+    /// All in f32.
+    #[default]
+    F32,
+    /// Products, norms and the activations between them in f16 with f32 sums; softmax, losses and reductions in f32. The
+    /// loss is scaled, and a step whose gradients overflow is skipped and counted, as with
+    /// [`TrainOptions::skip_non_finite`]; it needs an adapter that has f16.
+    F16(LossScaling),
 }
 
 /// Settings of some parameters that differ from the optimiser's.
@@ -163,6 +178,9 @@ impl TrainOptions {
     /// Whether every option can be so; the error names the one that cannot.
     pub(super) fn check(&self) -> Result<(), TrainError> {
         self.optimiser.check()?;
+        if let Precision::F16(scaling) = self.precision {
+            scaling.check()?;
+        }
         let Schedule { rate, cosine, .. } = self.learning_rate;
         let minimum = cosine.map_or(0.0, |c| c.minimum);
         option("learning_rate", rate, (0.0..=f64::MAX).contains(&rate), "a finite number, at least 0")?;

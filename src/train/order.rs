@@ -4,13 +4,16 @@
 use crate::graph::{Graph, GraphError, NodeId, Rewriter};
 use std::collections::BTreeMap;
 
+/// What a node waits for beside its inputs.
+pub(super) type Waits = [Option<NodeId>; 2];
+
 /// Moves nodes to directly after the last of their inputs and of the node that each waits for; what moves to one place
 /// keeps its order. All others stay in theirs.
 ///
 /// A gradient's memory is free once the optimiser has read it, so the optimiser reads it at once. `moved` holds for
 /// each node that may move what it waits for beside its inputs: for one that overwrites a weight, the weight's last
 /// reader.
-pub(super) fn early(graph: &Graph, moved: &BTreeMap<NodeId, Option<NodeId>>) -> Result<Graph, GraphError> {
+pub(super) fn early(graph: &Graph, moved: &BTreeMap<NodeId, Waits>) -> Result<Graph, GraphError> {
     let mut at: Vec<usize> = Vec::with_capacity(graph.nodes().len());
     let mut fixed = 0;
     for (id, node) in graph.nodes() {
@@ -19,7 +22,7 @@ pub(super) fn early(graph: &Graph, moved: &BTreeMap<NodeId, Option<NodeId>>) -> 
             at.push(fixed);
             continue;
         };
-        let before = node.inputs.iter().map(|v| v.node).chain(*waits).map(|n| at[n.0]);
+        let before = node.inputs.iter().map(|v| v.node).chain(waits.iter().flatten().copied()).map(|n| at[n.0]);
         at.push(before.max().unwrap_or(0));
     }
     // what stays comes first at its own place
@@ -75,12 +78,13 @@ mod tests {
         g.push_output("d", d, Default::default()).unwrap();
         g.push_output("sum", sum, Default::default()).unwrap();
         // free to run once a is there
-        let free = early(&g, &BTreeMap::from([(new_w.node, None), (sum.node, None)])).unwrap();
+        let free = early(&g, &BTreeMap::from([(new_w.node, [None; 2]), (sum.node, [None; 2])])).unwrap();
         assert_eq!(names(&free), ["x", "w", "a", "new w", "b", "sum", "c", "d"]);
         // not before d has read w
         let last = last_readers(&g);
         assert_eq!(last[w.node.0], new_w.node, "every reader counts");
-        let waits = early(&g, &BTreeMap::from([(new_w.node, Some(d.node)), (sum.node, None)])).unwrap();
+        let waits =
+            early(&g, &BTreeMap::from([(new_w.node, [Some(a.node), Some(d.node)]), (sum.node, [None; 2])])).unwrap();
         assert_eq!(names(&waits), ["x", "w", "a", "b", "c", "d", "new w", "sum"]);
         waits.verify().unwrap();
         assert_eq!(waits.outputs().len(), 2);

@@ -1,13 +1,15 @@
 //! In: a forward graph and [`TrainOptions`]; out: the graph of a whole step. The assembly, from top to bottom: sources,
 //! forward and backward passes, limits, optimiser, order. Knows no op's gradient.
 
+use super::half::half;
 use super::inline::Sources;
 use super::limit::{Limit, count_skipped, keep_unless};
 use super::optimiser::{Piece, SCALARS, scalars_type, scaled};
-use super::order::{early, last_readers};
+use super::order::{Waits, early, last_readers};
 use super::pieces::{Gradient, cut, rows_of};
+use super::scale::LossScale;
 use super::trained::Trained;
-use super::{TrainError, TrainOptions};
+use super::{Precision, TrainError, TrainOptions};
 use crate::grad::gradients_checkpointed;
 use crate::graph::{
     Binary, DType, Disposition, Graph, NodeId, Op, Scalar, Shape, TensorType, Unary, ValueId, dead_code,
@@ -19,9 +21,9 @@ use std::collections::BTreeMap;
 ///
 /// The result has the forward graph's inputs, with a leading dimension for micro-batches if there are several, and
 /// "optimiser.scalars" f32 (3), see [`SCALARS`]; its outputs, "loss" being the mean over micro-batches and any
-/// other stacked over them; "grad_norm" f32 () if gradients are clipped; and "skipped" u32 (), 1 or 0, if steps are
-/// skipped. States are the trained parameters by their storages' names, their moments (`adam.m.NAME`, `adam.v.NAME`,
-/// `sgd.momentum.NAME`) and the count "skipped".
+/// other stacked over them; "grad_norm" f32 () if gradients are clipped; "skipped" u32 (), 1 or 0, if steps are skipped;
+/// and "loss_scale" f32 () in f16. States are the trained parameters by their storages' names, their moments
+/// (`adam.m.NAME`, `adam.v.NAME`, `sgd.momentum.NAME`), the count "skipped", and in f16 "loss_scale" and "good_steps".
 ///
 /// # Errors
 /// If there is no such loss, an option cannot be so, or an op has no gradient.
@@ -29,6 +31,11 @@ pub fn training_step(forward: &Graph, options: &TrainOptions) -> Result<Graph, T
     options.check()?;
     let loss_at = loss_output(forward)?;
     let trained = Trained::all(forward, options)?;
+    let narrow = match options.precision {
+        Precision::F32 => None,
+        Precision::F16(_) => Some(half(forward)?),
+    };
+    let forward = narrow.as_ref().unwrap_or(forward);
     let mut graph = Graph::default();
     graph.layout = forward.layout.clone();
     let mut sources = Sources::append(&mut graph, forward, options.micro_batches)?;
@@ -36,6 +43,10 @@ pub fn training_step(forward: &Graph, options: &TrainOptions) -> Result<Graph, T
     let wrt: Vec<ValueId> = parameters.iter().map(|p| (*p).into()).collect();
     let mut step = Step { graph, moved: BTreeMap::new() };
 
+    let scale = match options.precision {
+        Precision::F32 => None,
+        Precision::F16(scaling) => Some(step.movable(NOTHING, |g| Ok(scaling.append(g)?))?),
+    };
     let mut sums: Option<Vec<ValueId>> = None;
     let mut outputs: Vec<Vec<ValueId>> = Vec::new();
     for micro in 0..options.micro_batches {
@@ -43,20 +54,24 @@ pub fn training_step(forward: &Graph, options: &TrainOptions) -> Result<Graph, T
         let loss = step.mean_share(values[loss_at], options.micro_batches)?;
         values[loss_at] = loss;
         outputs.push(values);
+        let loss = match &scale {
+            None => loss,
+            Some(scale) => step.graph.push(Op::Binary(Binary::Mul), vec![loss, scale.value], "loss.scaled")?.into(),
+        };
         let gradients = gradients_checkpointed(&mut step.graph, loss, &wrt, options.checkpoint)?;
         sums = Some(match sums {
             None => gradients,
-            Some(sums) => step.movable(None, |g| add_all(g, &sums, &gradients))?,
+            Some(sums) => step.movable(NOTHING, |g| add_all(g, &sums, &gradients))?,
         });
     }
-    let gradients = sums.unwrap_or_default();
+    let gradients: Vec<ValueId> = sums.unwrap_or_default().into_iter().map(|v| narrowed(&step.graph, v)).collect();
     sources.update(&mut step.graph)?;
     let outputs = step.outputs(forward, loss_at, &outputs)?;
 
     let last = last_readers(&step.graph);
     let waits: Vec<NodeId> = parameters.iter().map(|p| last[p.0]).collect();
-    let scalars = step.movable(None, |g| Ok(g.push_input(scalars_type(), SCALARS).into()))?;
-    let limits = step.movable(None, |g| limits(g, options, &trained, &gradients, outputs[loss_at]))?;
+    let scalars = step.movable(NOTHING, |g| Ok(g.push_input(scalars_type(), SCALARS).into()))?;
+    let limits = step.movable(NOTHING, |g| limits(g, options, &trained, &gradients, outputs[loss_at], scale))?;
     // a gradient that only its update reads may be made in pieces
     let bytes = if options.micro_batches > 1 || limits.needs_all() { usize::MAX } else { options.piece_bytes };
     let uses = step.graph.use_counts();
@@ -69,7 +84,9 @@ pub fn training_step(forward: &Graph, options: &TrainOptions) -> Result<Graph, T
             }
             let whole = gradients[i];
             let all = Update { options, scalars, limits: &limits, bytes };
-            let biases = step.movable(Some(waits[i]), |g| all.append(g, trained, parameters[i], gradient))?;
+            // a new weight that may be dropped is not made before that is known
+            let waits = [Some(waits[i]), limits.finite.map(|v| v.node)];
+            let biases = step.movable(waits, |g| all.append(g, trained, parameters[i], gradient))?;
             if let Some(biases) = biases {
                 // what the pieces give is in the place of what the whole gave
                 let of_bias = ValueId { output: 1, ..whole };
@@ -82,7 +99,7 @@ pub fn training_step(forward: &Graph, options: &TrainOptions) -> Result<Graph, T
         let disposition = if output.name == "loss" { Disposition::Read } else { output.disposition };
         step.graph.push_output(output.name.clone(), value, disposition)?;
     }
-    for (name, value) in [("grad_norm", limits.norm), ("skipped", limits.skipped)] {
+    for (name, value) in [("grad_norm", limits.norm), ("skipped", limits.skipped), ("loss_scale", limits.scale)] {
         if let Some(value) = value {
             step.graph.push_output(name, value, Disposition::Read)?;
         }
@@ -92,6 +109,9 @@ pub fn training_step(forward: &Graph, options: &TrainOptions) -> Result<Graph, T
     graph.verify()?;
     Ok(graph)
 }
+
+/// Of nodes that run as soon as their inputs are there.
+const NOTHING: Waits = [None; 2];
 
 /// The position of the output "loss", which is an f32 scalar.
 fn loss_output(forward: &Graph) -> Result<usize, TrainError> {
@@ -109,14 +129,14 @@ fn loss_output(forward: &Graph) -> Result<usize, TrainError> {
 /// The graph being made, and which of its nodes may run earlier than they stand.
 struct Step {
     graph: Graph,
-    moved: BTreeMap<NodeId, Option<NodeId>>,
+    moved: BTreeMap<NodeId, Waits>,
 }
 
 impl Step {
-    /// Lets all nodes that `f` appends run as soon as their inputs are there and `waits` has run.
+    /// Lets all nodes that `f` appends run as soon as their inputs are there and what they wait for has run.
     fn movable<T>(
         &mut self,
-        waits: Option<NodeId>,
+        waits: Waits,
         f: impl FnOnce(&mut Graph) -> Result<T, TrainError>,
     ) -> Result<T, TrainError> {
         let first = self.graph.nodes().len();
@@ -143,7 +163,7 @@ impl Step {
         for (i, output) in forward.outputs().iter().enumerate() {
             let shares: Vec<ValueId> = micro.iter().map(|values| values[i]).collect();
             let name = output.name.clone();
-            let value = self.movable(None, |g| match i == loss_at {
+            let value = self.movable(NOTHING, |g| match i == loss_at {
                 true => sum(g, &shares, &name),
                 false => stack(g, &shares, &name),
             })?;
@@ -184,6 +204,8 @@ struct Limits {
     finite: Option<ValueId>,
     norm: Option<ValueId>,
     skipped: Option<ValueId>,
+    /// What the loss was multiplied with.
+    scale: Option<ValueId>,
 }
 
 fn limits(
@@ -192,8 +214,10 @@ fn limits(
     trained: &[Trained],
     gradients: &[ValueId],
     loss: ValueId,
+    scale: Option<LossScale>,
 ) -> Result<Limits, TrainError> {
-    if options.clip_norm.is_none() && !options.skip_non_finite {
+    let skips = options.skip_non_finite || scale.is_some();
+    if options.clip_norm.is_none() && !skips {
         return Ok(Limits::default());
     }
     // frozen rows have no gradient
@@ -206,16 +230,30 @@ fn limits(
         }
     }
     let mut limit = Limit::of(g, &parts)?;
-    let mut limits = Limits::default();
+    let mut limits = Limits { scale: scale.as_ref().map(|s| s.value), ..Limits::default() };
+    limits.factor = limits.scale.map(|scale| limit.inverse(scale)).transpose()?;
     if let Some(most) = options.clip_norm {
         let norm = limit.norm(&parts)?;
-        (limits.norm, limits.factor) = (Some(norm), Some(limit.factor(norm, most)?));
+        let norm = limit.times(norm, limits.factor)?;
+        let factor = limit.factor(norm, most)?;
+        (limits.norm, limits.factor) = (Some(norm), Some(limit.times(factor, limits.factor)?));
     }
-    if options.skip_non_finite {
+    if skips {
         let finite = limit.finite(loss)?;
         (limits.finite, limits.skipped) = (Some(finite), Some(count_skipped(g, finite)?));
+        if let Some(scale) = scale {
+            scale.update(g, finite)?;
+        }
     }
     Ok(limits)
+}
+
+/// A gradient in f16 where it was only widened at its end.
+fn narrowed(g: &Graph, gradient: ValueId) -> ValueId {
+    match (&g.producer(gradient).op, &g.producer(gradient).inputs[..]) {
+        (Op::Cast(DType::F32), [inner]) if g.ty(*inner).dtype == DType::F16 => *inner,
+        _ => gradient,
+    }
 }
 
 impl Limits {
@@ -265,6 +303,9 @@ impl Update<'_> {
             if setting.frozen {
                 next.iter_mut().zip(old).for_each(|(next, old)| next.push(old));
                 continue;
+            }
+            if g.ty(gradient).dtype == DType::F16 {
+                gradient = g.push(Op::Cast(DType::F32), vec![gradient], "grad.widen")?.into();
             }
             if let Some(factor) = self.limits.factor {
                 gradient = g.push(Op::Binary(Binary::Mul), vec![gradient, factor], "grad.clip")?.into();

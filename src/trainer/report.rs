@@ -18,6 +18,8 @@ pub struct StepReport {
     pub grad_norm: Option<f32>,
     /// Whether weights and moments were left as they were, since loss or gradients were not finite.
     pub skipped: bool,
+    /// What the loss was multiplied with for its gradients; only in f16.
+    pub loss_scale: Option<f32>,
     /// The forward graph's other outputs.
     pub outputs: Outputs,
 }
@@ -57,12 +59,13 @@ impl<'a> Steps<'a> {
     }
 }
 
-fn reports(rates: Vec<(u64, f64)>, skips: bool, outputs: Vec<Outputs>) -> Result<Vec<StepReport>, Error> {
+pub(super) fn reports(rates: Vec<(u64, f64)>, skips: bool, outputs: Vec<Outputs>) -> Result<Vec<StepReport>, Error> {
     let report = |((step, learning_rate), mut outputs): ((u64, f64), Outputs)| {
         let loss = scalar(&outputs.remove("loss").expect("a training step reads its loss back"));
         let grad_norm = outputs.remove("grad_norm").map(|t| scalar(&t));
         let skipped = outputs.remove("skipped").is_some_and(|t| t.bytes().iter().any(|b| *b != 0));
-        StepReport { step, loss, learning_rate, grad_norm, skipped, outputs }
+        let loss_scale = outputs.remove("loss_scale").map(|t| scalar(&t));
+        StepReport { step, loss, learning_rate, grad_norm, skipped, loss_scale, outputs }
     };
     let reports: Vec<StepReport> = rates.into_iter().zip(outputs).map(report).collect();
     match reports.iter().find(|r| !r.loss.is_finite() && !skips) {

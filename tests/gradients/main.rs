@@ -4,6 +4,7 @@
 #[path = "../written/mod.rs"]
 mod written;
 
+mod attention;
 mod cases;
 mod checkpoints;
 mod differences;

@@ -2,7 +2,7 @@
 //! on the reference. Knows the public API alone.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
-use kiln::graph::{DType, Graph};
+use kiln::graph::{DROPOUT_COUNTER, DType, Graph, TensorType};
 use kiln::lift::lift;
 use kiln::model::{Checkpoint, Dnn, Gptlite, Loss, ModelConfig};
 use kiln::reference::{Value, evaluate_all};
@@ -105,6 +105,14 @@ impl OnReference {
         let rate = self.options.learning_rate.at(self.step);
         let scalars = self.options.optimiser.scalars(rate, self.step + 1);
         inputs.insert(SCALARS.into(), Tensor::f32([3], &scalars));
+        if let Some((_, counter)) = self.graph.inputs().find(|(_, n)| n.name == DROPOUT_COUNTER) {
+            let shape = counter.outputs[0].shape.clone();
+            let micro_batches = shape.elements() as u64 / 3;
+            let seed = self.options.seed;
+            let row = |i| [seed as u32, (seed >> 32) as u32, (self.step * micro_batches + i) as u32];
+            let bytes = (0..micro_batches).flat_map(row).flat_map(u32::to_le_bytes).collect();
+            inputs.insert(DROPOUT_COUNTER.into(), Tensor::from_bytes(TensorType::new(DType::U32, shape), bytes));
+        }
         self.step += 1;
         let evaluation = evaluate_all(&self.graph, &self.params, &inputs, &self.states).unwrap();
         self.states = evaluation.states;

@@ -4,6 +4,8 @@
 //! Here stands the key with its text; `launch` makes launches of a product, `tile` picks sizes.
 
 mod launch;
+#[cfg(test)]
+mod tests;
 mod tile;
 
 pub use launch::Matmul;

@@ -1,0 +1,188 @@
+//! The seed's models: PyTorch's ten steps, dropout, groups within packed weights, gradients in pieces, checkpoints.
+
+use super::device::{Counts, assert_numbers, own_session, refs, session};
+use super::trained::{GOLDENS, Golden, Named, OnReference, golden_options};
+use super::{assert_parameters, bytes};
+use kiln::Error;
+use kiln::grad::Checkpoint;
+use kiln::model::{Dnn, DnnConfig, Gptlite, GptliteConfig, Init, Loss, init};
+use kiln::select::SelectError;
+use kiln::session::{CompileOptions, Mode};
+use kiln::tensor::Tensor;
+use kiln::train::{Group, LossScaling, Names, Optimiser, Precision, Schedule, TrainOptions};
+
+#[test]
+fn ten_steps_in_one_submit_are_pytorchs() {
+    let Some(session) = own_session() else { return };
+    for name in GOLDENS {
+        for (loss, mode) in
+            [(Loss::CrossEntropy, Mode::Recorded), (Loss::CrossEntropy, Mode::Fused), (Loss::Seed, Mode::Fused)]
+        {
+            let golden = Golden::open(name, loss);
+            let compile = CompileOptions { poison: true, ..CompileOptions::mode(mode) };
+            let trainer = session.trainer(&golden.forward, &golden.params, &golden_options(), &compile).unwrap();
+            let before = Counts::of(&session);
+            let reports = trainer.run_steps(&vec![refs(&golden.batch); 10]).unwrap();
+            let did = Counts::of(&session).since(before);
+            assert_eq!((did.submits, did.passes, did.uploads), (1, 10, 1));
+            for (report, expected) in reports.iter().zip(&golden.losses) {
+                let off = (f64::from(report.loss) - expected).abs() / expected;
+                assert!(off <= 1e-6, "{name}, {loss}, {mode}, step {}: {} off by {off:.1e}", report.step, report.loss);
+            }
+            if loss == Loss::CrossEntropy {
+                let parameters = trainer.parameters().unwrap();
+                let (off, parameter) = golden.furthest(|name| parameters[name].to_f64());
+                println!("{name}, {mode}: {parameter} is off by {off:.1e} of its way");
+                assert!(off <= 1e-3, "{name}, {mode}: {parameter} is off by {off:.1e} of its way");
+            }
+        }
+    }
+}
+
+fn tokens(dims: &[usize], seed: usize) -> Tensor {
+    let count = dims.iter().product();
+    let values: Vec<i32> = (0..count).map(|i: usize| ((i * 37 + seed * 11) % 23) as i32).collect();
+    Tensor::i32(dims, &values)
+}
+
+#[test]
+fn dropout_drops_the_same_elements_fused_written_and_on_the_reference() {
+    let Some(session) = session() else { return };
+    let model = Gptlite::new(GptliteConfig::new(23, 2, 24, 3, 16).with_dropout(0.3));
+    let forward = model.build_training(2, 13, Loss::CrossEntropy).unwrap();
+    let params = init(&forward.layout, Init::Default, 1).unwrap();
+    for micro_batches in [1, 2] {
+        let lead = if micro_batches == 1 { vec![] } else { vec![2] };
+        let dims = [&lead[..], &[2, 13]].concat();
+        let batch = |step| {
+            Named::from([("tokens".to_owned(), tokens(&dims, step)), ("targets".to_owned(), tokens(&dims, step + 7))])
+        };
+        let options = TrainOptions { micro_batches, seed: 0x1234_5678_9abc, ..TrainOptions::default() };
+        let mut reference = OnReference::new(&forward, &params, &options, false);
+        let expected: Vec<f64> = (0..3).map(|step| reference.loss(&batch(step))).collect();
+        for mode in [Mode::Recorded, Mode::Fused] {
+            let compile = CompileOptions { poison: true, ..CompileOptions::mode(mode) };
+            let trainer = session.trainer(&forward, &params, &options, &compile).unwrap();
+            let batches: Vec<Named> = (0..3).map(batch).collect();
+            let reports = trainer.run_steps(&batches.iter().map(refs).collect::<Vec<_>>()).unwrap();
+            for (report, expected) in reports.iter().zip(&expected) {
+                assert_numbers(&format!("{mode}"), &[f64::from(report.loss)], &[*expected], 1e-5);
+            }
+            // another seed drops others
+            let other = TrainOptions { seed: 1, ..options.clone() };
+            let other = session.trainer(&forward, &params, &other, &compile).unwrap();
+            assert_ne!(other.step(&refs(&batches[0])).unwrap().loss, reports[0].loss);
+        }
+    }
+}
+
+#[test]
+fn rows_of_a_packed_weight_are_frozen_and_scaled_where_they_lie() {
+    let Some(session) = session() else { return };
+    let golden = Golden::open("gptlite_tiny", Loss::CrossEntropy);
+    let frozen = ["blocks.1.sa.heads.2.query.weight", "blocks.0.sa.heads.0.value.weight"];
+    for optimiser in [Optimiser::adamw(0.1), Optimiser::sgd()] {
+        let options = TrainOptions {
+            optimiser,
+            learning_rate: Schedule::constant(1e-2),
+            groups: vec![
+                Group::no_decay(),
+                Group::scaled(Names::within("blocks.0.sa.heads.1"), 0.5),
+                Group::frozen(Names::exactly(frozen)),
+            ],
+            ..TrainOptions::default()
+        };
+        let mut reference = OnReference::new(&golden.forward, &golden.params, &options, true);
+        let trainer = session.trainer(&golden.forward, &golden.params, &options, &CompileOptions::default()).unwrap();
+        for _ in 0..2 {
+            trainer.step(&refs(&golden.batch)).unwrap();
+            reference.loss(&golden.batch);
+        }
+        // Adam divides small gradients by themselves
+        assert_parameters(&optimiser.to_string(), &trainer, &reference, 1e-3);
+        for name in frozen {
+            assert_eq!(trainer.parameters().unwrap()[name], golden.params[name], "{name}");
+        }
+        // nothing is copied: each piece is stepped in its rows
+        let text = trainer.program().compiled().selected.to_string();
+        let copied = text.lines().find(|l| l.starts_with("blocks.0.sa.qkv.weight (copy)"));
+        assert_eq!(copied, None);
+    }
+}
+
+#[test]
+fn a_gradient_in_pieces_gives_the_same_weights() {
+    let Some(session) = session() else { return };
+    let config = DnnConfig { in_size: 64, width: 320, depth: 3, out_size: 10 };
+    let forward = Dnn::new(config).build_training(40, Loss::CrossEntropy).unwrap();
+    let params = init(&forward.layout, Init::He, 3).unwrap();
+    let input: Vec<f32> = (0..40 * 64).map(|i| ((i * 7) as f32).sin()).collect();
+    let targets: Vec<i32> = (0..40).map(|i| i % 10).collect();
+    let batch = Named::from([
+        ("input".to_owned(), Tensor::f32([40, 64], &input)),
+        ("targets".to_owned(), Tensor::i32([40], &targets)),
+    ]);
+    for optimiser in [Optimiser::sgd(), Optimiser::adam()] {
+        let whole = TrainOptions { optimiser, ..TrainOptions::default() };
+        let pieces = TrainOptions { piece_bytes: 100 << 10, ..whole.clone() };
+        let [whole, pieces] = [whole, pieces].map(|options| {
+            let trainer = session.trainer(&forward, &params, &options, &CompileOptions::default()).unwrap();
+            trainer.run_steps(&[refs(&batch), refs(&batch)]).unwrap();
+            trainer
+        });
+        let (a, b) = (whole.parameters().unwrap(), pieces.parameters().unwrap());
+        for (name, a) in a {
+            assert_numbers(&name, &b[&name].to_f64(), &a.to_f64(), 1e-5);
+        }
+        let launches = |t: &kiln::trainer::Trainer| {
+            let text = t.program().compiled().selected.to_string();
+            text.lines().filter(|l| l.contains("layers.2.weight.grad.piece: ")).count()
+        };
+        // 320 rows of 1280 bytes, at most 80 at a time
+        assert!(launches(&pieces) >= 4 && launches(&whole) == 0, "{}", launches(&pieces));
+        let text = pieces.program().compiled().selected.to_string();
+        let moved: Vec<&str> = text.lines().filter(|l| l.contains("adam.m.layers.2.weight (copy)")).collect();
+        assert_eq!(moved, [""; 0]);
+    }
+}
+
+#[test]
+fn checkpoints_and_micro_batches_go_together() {
+    let Some(session) = session() else { return };
+    let model = Gptlite::new(GptliteConfig::new(23, 4, 24, 3, 16).with_dropout(0.2));
+    let forward = model.build_training(1, 16, Loss::Seed).unwrap();
+    let params = init(&forward.layout, Init::Default, 5).unwrap();
+    let batch =
+        Named::from([("tokens".to_owned(), tokens(&[2, 1, 16], 0)), ("targets".to_owned(), tokens(&[2, 1, 16], 1))]);
+    let trained = |checkpoint| {
+        let options = TrainOptions { micro_batches: 2, checkpoint, ..TrainOptions::default() };
+        let trainer = session.trainer(&forward, &params, &options, &CompileOptions::default()).unwrap();
+        let reports = trainer.run_steps(&[refs(&batch), refs(&batch)]).unwrap();
+        (reports, trainer.parameters().unwrap(), trainer.program().plan().total())
+    };
+    let (losses, kept, all) = trained(Checkpoint::None);
+    let (again, anew, fewer) = trained(Checkpoint::Every(1));
+    assert_eq!(losses, again);
+    assert_eq!(bytes(&anew), bytes(&kept));
+    assert!(fewer < all, "{fewer} bytes with checkpoints, {all} without");
+}
+
+#[test]
+fn f16_trains_as_on_the_reference_where_the_adapter_has_it() {
+    let Some(session) = session() else { return };
+    let golden = Golden::open("dnn_wide_small", Loss::CrossEntropy);
+    let options = TrainOptions { precision: Precision::F16(LossScaling::default()), ..golden_options() };
+    let compile = CompileOptions { poison: true, ..CompileOptions::default() };
+    let trainer = session.trainer(&golden.forward, &golden.params, &options, &compile);
+    if !session.caps().f16 {
+        assert!(matches!(trainer, Err(Error::Select(SelectError::NoF16 { .. }))));
+        return println!("skipped: the adapter has no f16");
+    }
+    let trainer = trainer.unwrap();
+    let mut reference = OnReference::new(&golden.forward, &golden.params, &options, true);
+    for _ in 0..3 {
+        let (report, expected) = (trainer.step(&refs(&golden.batch)).unwrap(), reference.loss(&golden.batch));
+        assert_eq!((report.skipped, report.loss_scale), (false, Some(65536.0)));
+        assert!((f64::from(report.loss) - expected).abs() <= 1e-3 * expected, "{}, {expected}", report.loss);
+    }
+}
