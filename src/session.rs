@@ -60,6 +60,9 @@ pub struct CompileOptions {
     pub poison: bool,
     /// Limits to stay within, tighter than the device's own.
     pub limits: Option<DeviceCaps>,
+    /// Whether kernels take their parameters as immediates, where the device has room for them, instead of from a
+    /// uniform buffer. Which is faster to encode depends on the driver: `cargo bench --bench encode` times both.
+    pub immediates: bool,
     /// Most dispatches of a command buffer, where one for the whole run would take longer than the operating system
     /// lets a device be busy (two seconds on Windows); `None` puts all in one. [`Mode::Eager`] puts one in each.
     pub max_dispatches_per_submit: Option<usize>,
@@ -75,6 +78,7 @@ impl Default for CompileOptions {
             checked: false,
             poison: false,
             limits: None,
+            immediates: false,
             max_dispatches_per_submit: None,
         }
     }
@@ -136,7 +140,8 @@ impl Session {
 
     /// The device's limits, or tighter ones.
     pub(crate) fn limits(&self, options: &CompileOptions) -> DeviceCaps {
-        options.limits.as_ref().map_or(self.caps().clone(), |l| self.caps().within(l))
+        let caps = options.limits.as_ref().map_or(self.caps().clone(), |l| self.caps().within(l));
+        if options.immediates { caps } else { DeviceCaps { immediate_bytes: 0, ..caps } }
     }
 
     /// Makes what was decided, with its parameters.

@@ -340,6 +340,22 @@ fn limits_of_nothing_are_refused_without_a_panic() {
 }
 
 #[test]
+fn parameters_in_immediates_give_the_same_numbers() {
+    let Some(session) = session() else { return };
+    let (graph, params, tokens) = gptlite();
+    for mode in MODES {
+        let run = |immediates: bool| {
+            let options = CompileOptions { immediates, ..poisoned(mode) };
+            let program = session.compile(&graph, &params, &options).unwrap();
+            (program.compiled().recording.immediates.len(), program.run(&[("tokens", &tokens)]).unwrap())
+        };
+        let ((without, expected), (with, got)) = (run(false), run(true));
+        assert_eq!((without, with > 0), (0, session.caps().immediate_bytes > 0), "{mode}");
+        assert_eq!(got, expected, "{mode}");
+    }
+}
+
+#[test]
 fn times_of_a_trace_are_there_or_none() {
     let Some(session) = session() else { return };
     let (graph, params, tokens) = gptlite();
