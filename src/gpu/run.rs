@@ -119,7 +119,7 @@ impl Executable {
             let mut next = 0;
             while next < dispatches {
                 if room == 0 {
-                    let commands = std::mem::replace(&mut current, encoder()).finish();
+                    let commands = clock.time("finish", || std::mem::replace(&mut current, encoder()).finish());
                     let submit_begin = Instant::now();
                     clock.time("submit", || self.gpu.queue.submit([commands]));
                     between += submit_begin.elapsed();
@@ -144,7 +144,7 @@ impl Executable {
         if let (Some(staging), Some(stamps), Some((at, _))) = (&staging, &stamps, queries) {
             stamps.resolve(&mut current, staging, at);
         }
-        let commands = current.finish();
+        let commands = clock.time("finish", || current.finish());
         let encode_ns = (encode_begin.elapsed() - between).as_nanos() as u64;
         let index = clock.time("submit", || self.gpu.queue.submit([commands]));
         drop(order);
