@@ -1,10 +1,8 @@
 //! CPU time to start a run of a chain of dependent dispatches, by the number of dispatches: to encode it, from an empty
-//! command buffer to a finished one, and to submit it, the upload of its input included. Where parameters are
-//! immediates, to encode it is timed with all of them in a buffer as well. Throughput is in dispatches: its inverse is
-//! the cost of one.
+//! command buffer to a finished one, and to submit it, the upload of its input included. Where the device has immediates,
+//! to encode it is timed with parameters in them as well. Throughput is in dispatches: its inverse is the cost of one.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use kiln::caps::DeviceCaps;
 use kiln::gpu::AdapterChoice;
 use kiln::model::{Dnn, DnnConfig, Init, init};
 use kiln::session::{CompileOptions, Run, Session};
@@ -18,15 +16,13 @@ fn encode(c: &mut Criterion) {
     };
     let mut group = c.benchmark_group(session.adapter().name.clone());
     group.sample_size(20).warm_up_time(Duration::from_millis(500));
-    let immediates = session.caps().immediate_bytes > 0;
-    let without = DeviceCaps { immediate_bytes: 0, ..session.caps().clone() };
     for depth in [100, 1000, 4000] {
         let graph = Dnn::new(DnnConfig::square(8, depth)).build(8).expect("the sizes are valid");
         let params = init(&graph.layout, Init::He, 0).expect("a DNN's parameters have rules");
         let x = Tensor::f32([8, 8], &[0.5; 64]);
         group.throughput(Throughput::Elements(depth as u64));
-        let mut time = |part: &str, limits: Option<&DeviceCaps>, ns: fn(&Run) -> u64| {
-            let options = CompileOptions { limits: limits.cloned(), ..CompileOptions::default() };
+        let mut time = |part: &str, immediates: bool, ns: fn(&Run) -> u64| {
+            let options = CompileOptions { immediates, ..CompileOptions::default() };
             let program = session.compile(&graph, &params, &options).expect("a DNN compiles");
             assert_eq!(program.dispatches(), depth);
             group.bench_function(BenchmarkId::new(part, depth), |b| {
@@ -41,11 +37,11 @@ fn encode(c: &mut Criterion) {
                 });
             });
         };
-        time("encode", None, |run| run.encode_ns());
-        if immediates {
-            time("encode without immediates", Some(&without), |run| run.encode_ns());
+        time("encode", false, |run| run.encode_ns());
+        if session.caps().immediate_bytes > 0 {
+            time("encode with immediates", true, |run| run.encode_ns());
         }
-        time("submit", None, |run| run.submit_ns());
+        time("submit", false, |run| run.submit_ns());
     }
     group.finish();
 }

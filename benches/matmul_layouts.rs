@@ -42,7 +42,7 @@ fn gradient([m, k, n]: [usize; 3]) -> Graph {
 /// The time of a run's dispatches, from the first's begin to the last's end.
 fn gpu_time(program: &Program, inputs: &[(&str, &Tensor)]) -> Option<Duration> {
     let (_, trace) = program.trace(inputs).expect("a run ends");
-    trace.gpu_ns().map(Duration::from_nanos)
+    trace.frames[0].gpu_ns().map(Duration::from_nanos)
 }
 
 fn layouts(c: &mut Criterion) {

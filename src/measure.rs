@@ -9,6 +9,7 @@ use crate::record::lower;
 use crate::select::{Port, Selected, Step, TensorId, TensorKind, TensorSpec};
 use crate::session::{CompileOptions, Session};
 use crate::tensor::Tensor;
+use crate::trace::Peaks;
 use std::collections::BTreeMap;
 use std::iter;
 use std::time::Instant;
@@ -20,6 +21,12 @@ pub struct Peak {
     pub flops: f64,
     /// Bytes/s of a copy, bytes read and written both counted.
     pub bytes: f64,
+}
+
+impl From<Peak> for Peaks {
+    fn from(Peak { flops, bytes }: Peak) -> Peaks {
+        Peaks { flops, bytes }
+    }
 }
 
 /// Measures both rates; takes well under a second on a GPU, a few on a CPU.

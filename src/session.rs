@@ -1,6 +1,8 @@
 //! In: a graph, its parameters and options; out: a [`Program`] on a device, then the results of its runs. Reads top to
 //! bottom as the way of the data: lift, fuse, select, plan, record, gpu, trace.
 
+mod describe;
+
 use crate::caps::DeviceCaps;
 use crate::debug::{level, show};
 use crate::error::Error;
@@ -15,7 +17,7 @@ use crate::plan::{MemoryPlan, audit, plan};
 use crate::record::{BufferPort, Recording, lower};
 use crate::select::{Selected, Weight, select};
 use crate::tensor::Tensor;
-use crate::trace::{Span, Trace, VERSION};
+use crate::trace::{Clock, Frame, HostSpan, Trace};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -58,6 +60,9 @@ pub struct CompileOptions {
     pub poison: bool,
     /// Limits to stay within, tighter than the device's own.
     pub limits: Option<DeviceCaps>,
+    /// Whether kernels take their parameters as immediates, where the device has room for them, instead of from a
+    /// uniform buffer. Which is faster to encode depends on the driver: `cargo bench --bench encode` times both.
+    pub immediates: bool,
     /// Most dispatches of a command buffer, where one for the whole run would take longer than the operating system
     /// lets a device be busy (two seconds on Windows); `None` puts all in one. [`Mode::Eager`] puts one in each.
     pub max_dispatches_per_submit: Option<usize>,
@@ -73,6 +78,7 @@ impl Default for CompileOptions {
             checked: false,
             poison: false,
             limits: None,
+            immediates: false,
             max_dispatches_per_submit: None,
         }
     }
@@ -134,7 +140,8 @@ impl Session {
 
     /// The device's limits, or tighter ones.
     pub(crate) fn limits(&self, options: &CompileOptions) -> DeviceCaps {
-        options.limits.as_ref().map_or(self.caps().clone(), |l| self.caps().within(l))
+        let caps = options.limits.as_ref().map_or(self.caps().clone(), |l| self.caps().within(l));
+        if options.immediates { caps } else { DeviceCaps { immediate_bytes: 0, ..caps } }
     }
 
     /// Makes what was decided, with its parameters.
@@ -145,14 +152,20 @@ impl Session {
         options: &CompileOptions,
     ) -> Result<Program, Error> {
         let (checked, poison, timestamps) = (options.checked, options.poison, self.limits(options).timestamps);
+        let clock = Clock::start(true);
         compiled.show();
         let executable_options = ExecutableOptions { checked, poison, timestamps };
+        let made_at = clock.ns();
         // a parameter that is trained starts as it is given, any other state is zero
         let contents = contents(&compiled, params);
         let executable = Executable::new(&self.gpu, compiled.recording.clone(), executable_options, contents)?;
         tracing::debug!(mode = %options.mode, dispatches = compiled.recording.dispatches.len(), bytes = compiled.plan.total(), "compiled");
         let split = if options.mode == Mode::Eager { Some(1) } else { options.max_dispatches_per_submit };
-        Ok(Program { executable, compiled, mode: options.mode, split })
+        let zero = compiled.zero;
+        let made = executable.made().iter().map(|s| s.clone().later(made_at));
+        let after = clock.zero().saturating_duration_since(zero).as_nanos() as u64;
+        let spans = compiled.stages.iter().cloned().chain(made.map(|s| s.later(after))).collect();
+        Ok(Program { executable, compiled, mode: options.mode, options: options.clone(), split, zero, spans })
     }
 }
 
@@ -169,6 +182,12 @@ pub struct Compiled {
     pub plan: MemoryPlan,
     /// What is done.
     pub recording: Recording,
+    /// The graph as written.
+    pub written: Graph,
+    /// When the compilation began.
+    pub zero: Instant,
+    /// When each stage ran, from the begin of the compilation.
+    pub stages: Vec<HostSpan>,
 }
 
 impl Compiled {
@@ -191,24 +210,27 @@ impl Compiled {
 pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Result<Compiled, Error> {
     graph.verify()?;
     let caps = &caps.aligned();
+    let mut clock = Clock::start(true);
     let mut report = FuseReport::default();
-    let mut graph = graph.clone();
+    let written = graph.as_written();
+    let mut graph = written.clone();
     if options.mode == Mode::Fused && options.lift {
-        let (lifted, found) = lift(&graph)?;
+        let (lifted, found) = clock.time("lift", || lift(&graph))?;
         (graph, report) = (lifted, found);
     }
     if options.mode == Mode::Fused && options.fuse {
         let limits = FuseLimits { max_inputs: (caps.max_storage_buffers as usize).saturating_sub(1) };
-        let (fused, found) = fuse(&graph, &limits)?;
+        let (fused, found) = clock.time("fuse", || fuse(&graph, &limits))?;
         graph = fused;
         report.extend(found);
     }
     graph = readers_first(&graph)?;
-    let selected = select(&graph, caps)?;
-    let plan = plan(&selected, options.alias);
-    audit(&selected, &plan)?;
-    let recording = lower(&selected, &plan, caps);
-    Ok(Compiled { graph, report, selected, plan, recording })
+    let selected = clock.time("select", || select(&graph, caps))?;
+    let plan = clock.time("plan", || plan(&selected, options.alias));
+    clock.time("audit", || audit(&selected, &plan))?;
+    let recording = clock.time("record", || lower(&selected, &plan, caps));
+    let zero = clock.zero();
+    Ok(Compiled { graph, report, selected, plan, recording, written, zero, stages: clock.spans() })
 }
 
 /// What the buffers of weights hold.
@@ -267,7 +289,10 @@ pub struct Program {
     executable: Executable,
     compiled: Compiled,
     mode: Mode,
+    options: CompileOptions,
     split: Option<usize>,
+    zero: Instant,
+    spans: Vec<HostSpan>,
 }
 
 /// The results of a run by output name.
@@ -333,12 +358,21 @@ impl Program {
         self.submit(inputs)?.wait()
     }
 
-    /// Runs once with timestamps.
+    /// Runs once with timestamps. The trace holds this run and all that is known of the program.
     ///
     /// # Errors
     /// See [`Program::submit`].
     pub fn trace(&self, inputs: &[(&str, &Tensor)]) -> Result<(Outputs, Trace), Error> {
-        self.start(&[inputs], Submission { split: self.split, profile: true, read: true })?.wait_traced()
+        let (outputs, frame) = self.profile(inputs)?;
+        Ok((outputs, Trace { frames: vec![frame], ..self.describe() }))
+    }
+
+    /// Runs once with timestamps and gives this run's times alone, to be added to [`Program::describe`].
+    ///
+    /// # Errors
+    /// See [`Program::submit`].
+    pub fn profile(&self, inputs: &[(&str, &Tensor)]) -> Result<(Outputs, Frame), Error> {
+        self.start(&[inputs], Submission { split: self.split, profile: true, read: true })?.wait_profiled()
     }
 
     /// Gives every parameter a new value ahead of the next run.
@@ -486,6 +520,11 @@ impl Run<'_> {
         self.pending.host.submit_ns
     }
 
+    /// Nanoseconds that the host took in all, [`Run::encode_ns`] and [`Run::submit_ns`].
+    pub fn host_ns(&self) -> u64 {
+        self.encode_ns() + self.submit_ns()
+    }
+
     /// Command buffers submitted.
     pub fn submits(&self) -> u64 {
         self.pending.host.submits
@@ -518,8 +557,8 @@ impl Run<'_> {
     /// # Errors
     /// If the device fails.
     pub fn wait_all(self) -> Result<Vec<Outputs>, Error> {
-        let (program, host) = (self.program, self.pending.host);
-        Ok(program.results(self.pending.wait()?, host, self.begin))
+        let (program, times) = (self.program, self.times());
+        Ok(program.results(self.pending.wait()?, times))
     }
 
     /// [`Run::wait`] without blocking the caller's thread.
@@ -535,54 +574,41 @@ impl Run<'_> {
     /// # Errors
     /// If the device fails.
     pub async fn finish_all(self) -> Result<Vec<Outputs>, Error> {
-        let (program, host) = (self.program, self.pending.host);
-        Ok(program.results(self.pending.finish().await?, host, self.begin))
+        let (program, times) = (self.program, self.times());
+        Ok(program.results(self.pending.finish().await?, times))
     }
 
-    fn wait_traced(self) -> Result<(Outputs, Trace), Error> {
-        let (program, host) = (self.program, self.pending.host);
+    fn wait_profiled(self) -> Result<(Outputs, Frame), Error> {
+        let (program, times) = (self.program, self.times());
         let finished = self.pending.wait()?;
-        let trace = program.trace_of(&finished, host, self.begin);
-        show(4, "timings", || Box::new(trace.clone()));
-        Ok((program.outputs(finished).pop().unwrap_or_default(), trace))
+        let frame = program.frames_of(&finished, &times).pop().unwrap_or_default();
+        show(4, "timings", || Box::new(Trace { frames: vec![frame.clone()], ..program.describe() }));
+        Ok((program.outputs(finished).pop().unwrap_or_default(), frame))
+    }
+
+    fn times(&self) -> RunTimes {
+        RunTimes { host: self.pending.host, begin: self.begin, zero: self.pending.zero() }
     }
 }
 
+/// What is known of a run before it ends.
+struct RunTimes {
+    host: Host,
+    /// When it was called for.
+    begin: Instant,
+    /// The zero of the executable's spans.
+    zero: Instant,
+}
+
 impl Program {
-    fn results(&self, finished: Finished, host: Host, begin: Instant) -> Vec<Outputs> {
-        show(4, "timings", || Box::new(self.trace_of(&finished, host, begin)));
+    fn results(&self, finished: Finished, times: RunTimes) -> Vec<Outputs> {
+        show(4, "timings", || Box::new(Trace { frames: self.frames_of(&finished, &times), ..self.describe() }));
         self.outputs(finished)
     }
 
     fn outputs(&self, finished: Finished) -> Vec<Outputs> {
         let ports = &self.executable.recording().outputs;
         finished.outputs.into_iter().map(|run| outputs(ports, run)).collect()
-    }
-
-    fn trace_of(&self, finished: &Finished, host: Host, begin: Instant) -> Trace {
-        let recording = self.executable.recording();
-        let spans = recording.dispatches.iter().enumerate().map(|(i, d)| Span {
-            name: d.name.clone(),
-            kernel: recording.kernels[d.kernel].name().into(),
-            grid: d.grid,
-            flops: d.estimate.flops,
-            bytes: d.estimate.bytes,
-            time: finished.times.get(i).copied().flatten(),
-        });
-        let info = self.executable.gpu().info();
-        Trace {
-            version: VERSION,
-            adapter: info.name.clone(),
-            driver: format!("{}, {}", info.backend, info.driver),
-            mode: self.mode.to_string(),
-            submits: host.submits,
-            passes: host.passes,
-            profiling_split_passes: host.passes > host.submits,
-            spans: spans.collect(),
-            encode_ns: host.encode_ns,
-            submit_ns: host.submit_ns,
-            wall_ns: begin.elapsed().as_nanos() as u64,
-        }
     }
 }
 

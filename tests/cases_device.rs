@@ -1,4 +1,4 @@
-//! Limits, memory, loss and measuring of a device: the D and P rows of the public bug reports that kiln's tests are
+//! Limits, memory and loss of a device: the D rows of the public bug reports that kiln's tests are
 //! numbered by.
 
 mod device;
@@ -13,7 +13,6 @@ use kiln::reference::evaluate;
 use kiln::select::SelectError;
 use kiln::session::{CompileOptions, Mode, Session, compile};
 use kiln::tensor::Tensor;
-use kiln::trace::{Trace, times};
 
 fn f32(dims: &[usize]) -> TensorType {
     TensorType::new(DType::F32, dims)
@@ -290,7 +289,7 @@ fn d13_a_run_is_split_after_so_many_dispatches() {
         let done = Counts::of(&session).since(before);
         assert_eq!((done.submits, done.passes, done.dispatches, done.uploads), (submits, submits, 25, 1), "{most:?}");
         let (out, trace) = program.trace(&[("x", &x)]).unwrap();
-        assert_eq!((&out, trace.submits), (&whole, submits));
+        assert_eq!((&out, trace.frames[0].submits), (&whole, submits));
     }
 }
 
@@ -424,115 +423,6 @@ fn d18_an_adapter_without_f16_subgroups_or_timestamps() {
     assert!(program.compiled().recording.kernels.iter().all(|k| !k.source().contains("enable")));
     let expected = evaluate(&graph, &params, &inputs).unwrap();
     assert_close("f32", &program.run(&refs(&inputs)).unwrap(), &expected, 1e-5);
-}
-
-/// A traced run of a chain of 20 dispatches.
-fn traced(session: &Session, options: CompileOptions) -> Trace {
-    let program = session.compile(&chain(20), &Named::new(), &options).unwrap();
-    let x = fill(&[64], |i| noise(1, i));
-    let (out, trace) = program.trace(&[("x", &x)]).unwrap();
-    assert_eq!(out, program.run(&[("x", &x)]).unwrap(), "profiling changes no result");
-    assert_eq!(trace.spans.len(), 20);
-    trace
-}
-
-#[test]
-fn p01_without_timestamps_the_wall_clock_is_left() {
-    let Some(session) = session() else { return };
-    let limits = DeviceCaps { timestamps: false, ..session.caps().clone() };
-    let trace = traced(session, CompileOptions { limits: Some(limits), ..poisoned(Mode::Recorded) });
-    assert!(trace.spans.iter().all(|s| s.time.is_none()));
-    assert_eq!((trace.gpu_ns(), trace.busy_ns()), (None, None));
-    assert!(trace.wall_ns >= trace.encode_ns + trace.submit_ns && trace.encode_ns > 0 && !trace.profiling_split_passes);
-    let words = trace.to_string();
-    assert!(words.contains("GPU unavailable, kernels unavailable, gaps unavailable, encode "), "{words}");
-    assert!(words.contains("elementwise: 20 calls, unavailable\n"), "{words}");
-}
-
-#[test]
-fn p02_a_run_without_dispatches_has_no_times() {
-    let Some(session) = session() else { return };
-    for mode in MODES {
-        let program = session.compile(&relu(&[0, 4]), &Named::new(), &poisoned(mode)).unwrap();
-        let (out, trace) = program.trace(&[("x", &fill(&[0, 4], |_| 0.0))]).unwrap();
-        assert_eq!(out["y"].shape().dims(), [0, 4]);
-        assert_eq!((trace.spans.len(), trace.gpu_ns(), trace.busy_ns()), (0, None, None));
-        assert!(trace.to_string().contains("GPU unavailable"));
-    }
-}
-
-#[test]
-fn p03_stamps_that_are_all_zero_are_unavailable() {
-    assert_eq!(times(&[(0, 0), (0, 0)], 1.0), [None, None]);
-    assert_eq!(times(&[], 1.0), []);
-}
-
-#[test]
-fn p05_more_dispatches_than_one_query_set_holds() {
-    let Some(session) = session() else { return };
-    let program = session.compile(&chain(2100), &Named::new(), &poisoned(Mode::Recorded)).unwrap();
-    let x = fill(&[64], |i| noise(1, i));
-    let (out, trace) = program.trace(&[("x", &x)]).unwrap();
-    assert_eq!(out, program.run(&[("x", &x)]).unwrap());
-    assert_eq!(trace.spans.len(), 2100);
-    let timed = trace.spans.iter().filter(|s| s.time.is_some()).count();
-    let all = if session.caps().timestamps { 2100 } else { 0 };
-    assert_eq!(timed, all);
-    let ends: Vec<u64> = trace.spans.iter().filter_map(|s| s.time).map(|t| t.1).collect();
-    assert!(ends.is_sorted(), "each reads what the one before wrote");
-}
-
-#[test]
-fn p06_a_scope_without_an_end_or_out_of_order_has_no_time() {
-    let ticks = [(50, 0), (0, 70), (90, 30), (100, 200), (60, 80)];
-    assert_eq!(times(&ticks, 10.0), [None, None, None, Some((400, 1400)), Some((0, 200))]);
-}
-
-#[test]
-fn p09_a_trace_says_whether_measuring_changed_the_passes() {
-    let Some(session) = session() else { return };
-    for mode in MODES {
-        let options = CompileOptions { fuse: false, lift: false, ..poisoned(mode) };
-        let trace = traced(session, options);
-        assert_eq!(trace.submits, if mode == Mode::Eager { 20 } else { 1 });
-        assert_eq!(trace.profiling_split_passes, trace.passes > trace.submits);
-        assert_eq!(trace.mode, mode.to_string());
-        assert_eq!(trace.adapter, session.adapter().name);
-    }
-}
-
-#[test]
-fn p10_what_is_not_in_a_kernel_is_shown_as_gaps() {
-    let span = |name: &str, time| kiln::trace::Span {
-        name: name.into(),
-        kernel: "matmul".into(),
-        grid: [1, 1, 1],
-        flops: 1e6,
-        bytes: 1e3,
-        time,
-    };
-    let trace = Trace {
-        version: kiln::trace::VERSION,
-        adapter: "card".into(),
-        driver: "vulkan".into(),
-        mode: "fused".into(),
-        submits: 1,
-        passes: 1,
-        profiling_split_passes: false,
-        spans: vec![span("a", Some((0, 2_000))), span("b", Some((3_500, 4_500)))],
-        encode_ns: 1_000,
-        submit_ns: 500,
-        wall_ns: 10_000,
-    };
-    assert_eq!((trace.gpu_ns(), trace.busy_ns()), (Some(4_500), Some(3_000)));
-    assert_eq!(
-        trace.to_string(),
-        "fused on card (vulkan): 1 submits, 2 dispatches\nGPU 4.5 µs, kernels 3.0 µs, gaps 1.5 µs, encode 1.0 µs, \
-         submit 0.5 µs, wall 10.0 µs\n  matmul: 2 calls, 3.0 µs, 666.7 GFLOP/s\n        2.0 µs     500.0 GFLOP/s  a (matmul)\n        1.0 µs    \
-         1000.0 GFLOP/s  b (matmul)\n"
-    );
-    let untimed = Trace { spans: vec![span("a", None), span("b", Some((0, 5)))], ..trace };
-    assert!(untimed.to_string().contains("matmul: 2 calls, unavailable\n"));
 }
 
 #[test]

@@ -8,8 +8,7 @@ const GPTLITES: [&str; 3] = ["gptlite_tiny", "gptlite_odd", "gptlite_char"];
 const DNNS: [&str; 3] = ["dnn_deep_small", "dnn_he", "dnn_wide_small"];
 
 fn golden(name: &str, suffix: &str) -> PathBuf {
-    let folder = if name == "gptlite_char" { "examples/data" } else { "tests/data/goldens" };
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(format!("{name}.{suffix}"))
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/goldens").join(format!("{name}.{suffix}"))
 }
 
 fn config(name: &str) -> ModelConfig {

@@ -1,6 +1,6 @@
-//! Continues a prompt with a GPTlite that PyTorch trained, one submit a character.
+//! Continues a prompt with a trained GPTlite, one submit a character.
 //!
-//! Without arguments it uses the small character model in examples/data. The config is JSON as
+//! Without arguments it uses the small character model in examples/data, which kiln trained on its own text. The config is JSON as
 //! [`kiln::model::ModelConfig`] documents it.
 
 mod generator;
@@ -9,8 +9,10 @@ mod sample;
 use clap::{Parser, ValueEnum};
 use generator::{Generator, graph};
 use kiln::gpu::AdapterChoice;
+use kiln::measure::peak;
 use kiln::model::{Checkpoint, GptliteFile, ModelConfig};
 use kiln::session::{CompileOptions, Mode, Session, compile};
+use kiln::trace::Trace;
 use sample::Sampler;
 use std::error::Error;
 use std::io::Write;
@@ -28,13 +30,13 @@ struct Args {
     #[arg(long, requires = "weights")]
     config: Option<PathBuf>,
     /// Text to continue.
-    #[arg(long, default_value = "You may convey a covered work")]
+    #[arg(long, default_value = "pub fn ")]
     prompt: String,
     /// Characters to add.
     #[arg(long, default_value_t = 100)]
     tokens: usize,
     /// 0 takes the likeliest character each time.
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 0.7)]
     temperature: f64,
     /// Sample among this many likeliest characters; 0 is all.
     #[arg(long, default_value_t = 0)]
@@ -48,9 +50,15 @@ struct Args {
     /// How the graph is run.
     #[arg(long, value_enum, default_value_t = ModeArg::Fused)]
     mode: ModeArg,
-    /// Writes the timings of one step.
+    /// Writes a trace of some steps, for kiln-viewer.
     #[arg(long)]
     trace: Option<PathBuf>,
+    /// Writes the same for ui.perfetto.dev or chrome://tracing.
+    #[arg(long)]
+    chrome: Option<PathBuf>,
+    /// Writes the same as a table.
+    #[arg(long)]
+    csv: Option<PathBuf>,
     /// Prints a table of the three modes after the text.
     #[arg(long)]
     compare: bool,
@@ -85,8 +93,8 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data");
-    let config = args.config.clone().unwrap_or_else(|| data.join("gptlite_char.json"));
-    let weights = args.weights.clone().unwrap_or_else(|| data.join("gptlite_char.weights.safetensors"));
+    let config = args.config.clone().unwrap_or_else(|| data.join("gptlite_kiln.json"));
+    let weights = args.weights.clone().unwrap_or_else(|| data.join("gptlite_kiln.weights.safetensors"));
     let ModelConfig::Gptlite(file) = ModelConfig::open(&config)? else {
         return Err(format!("{}: not a gptlite", config.display()).into());
     };
@@ -128,15 +136,35 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     );
     println!("memory: {}", generator.program.plan());
     println!("as written: {}", as_written.plan);
-    if let Some(path) = &args.trace {
-        let (window, position) = generator.inputs(&tokens);
-        let (_, trace) = generator.program.trace(&[("tokens", &window), ("position", &position)])?;
-        std::fs::write(path, serde_json::to_string_pretty(&trace)?).map_err(|e| format!("{}: {e}", path.display()))?;
-        print!("{trace}");
-        println!("trace written to {}", path.display());
+    if args.trace.is_some() || args.chrome.is_some() || args.csv.is_some() {
+        write_traces(args, &session, &generator, &tokens)?;
     }
     if args.compare {
         compare(&session, &file, &weights, &tokens)?;
+    }
+    Ok(())
+}
+
+/// Steps that a trace holds.
+const TRACED: usize = 9;
+
+fn write_traces(args: &Args, session: &Session, generator: &Generator, tokens: &[i32]) -> Result<(), Box<dyn Error>> {
+    let (window, position) = generator.inputs(tokens);
+    let mut trace = generator.program.describe();
+    trace.title = format!("GPTlite, one step of S = {}", window.shape().dims()[1]);
+    trace.device.peaks = Some(peak(session)?.into());
+    for _ in 0..TRACED {
+        trace.frames.push(generator.program.profile(&[("tokens", &window), ("position", &position)])?.1);
+    }
+    print!("{trace}");
+    type Written = fn(&Trace) -> String;
+    let files: [(&Option<PathBuf>, Written); 3] =
+        [(&args.trace, Trace::to_json), (&args.chrome, Trace::to_chrome), (&args.csv, Trace::to_csv)];
+    for (path, text) in files {
+        if let Some(path) = path {
+            std::fs::write(path, text(&trace)).map_err(|e| format!("{}: {e}", path.display()))?;
+            println!("trace written to {}", path.display());
+        }
     }
     Ok(())
 }
@@ -160,26 +188,26 @@ fn compare(session: &Session, file: &GptliteFile, weights: &Checkpoint, tokens: 
         generators.push((build(session, file, weights, mode)?, Vec::new(), Vec::new(), 0));
     }
     for round in 0..=ROUNDS {
-        for (generator, walls, encodes, submits) in &mut generators {
+        for (generator, walls, hosts, submits) in &mut generators {
             let begin = Instant::now();
             let run = generator.submit(tokens)?;
-            let encode = run.encode_ns() as f64 / 1e3;
+            let host = run.host_ns() as f64 / 1e3;
             *submits = run.submits();
             run.wait()?;
             // the first round warms up
             if round > 0 {
                 walls.push(begin.elapsed().as_secs_f64() * 1e3);
-                encodes.push(encode);
+                hosts.push(host);
             }
         }
     }
     println!("\none step of S = {} (median of {ROUNDS})", file.config.block_size);
     println!(
         "{:<9} {:>9} {:>9} {:>8} {:>10} {:>13} {:>12}",
-        "mode", "ms", "speed-up", "submits", "dispatches", "encode µs", "planned MiB"
+        "mode", "ms", "speed-up", "submits", "dispatches", "host µs", "planned MiB"
     );
     let mut eager = None;
-    for (generator, walls, encodes, submits) in &mut generators {
+    for (generator, walls, hosts, submits) in &mut generators {
         let ms = median(walls);
         let base = *eager.get_or_insert(ms);
         let mib = generator.program.plan().total() as f64 / f64::from(1 << 20);
@@ -187,7 +215,7 @@ fn compare(session: &Session, file: &GptliteFile, weights: &Checkpoint, tokens: 
         println!(
             "{mode:<9} {ms:>9.3} {:>8.2}x {submits:>8} {dispatches:>10} {:>13.1} {mib:>12.2}",
             base / ms,
-            median(encodes)
+            median(hosts)
         );
     }
     Ok(())

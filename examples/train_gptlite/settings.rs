@@ -16,13 +16,13 @@ pub struct Flags {
     /// Text to train on; the project's own sources and docs if not given.
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
-    /// Steps in all [default: 800].
+    /// Steps in all [default: 1500].
     #[arg(long)]
     steps: Option<u64>,
-    /// Blocks of the model [default: 2].
+    /// Blocks of the model [default: 3].
     #[arg(long)]
     layers: Option<usize>,
-    /// Width of the model, a multiple of the heads [default: 64].
+    /// Width of the model, a multiple of the heads [default: 96].
     #[arg(long)]
     width: Option<usize>,
     /// Heads of attention [default: 4].
@@ -67,12 +67,12 @@ pub struct Settings {
 impl Settings {
     /// Of a training that begins.
     pub fn new(flags: &Flags) -> Result<Settings, Box<dyn Error>> {
-        let width = flags.width.unwrap_or(64);
+        let width = flags.width.unwrap_or(96);
         Ok(Settings {
             text: absolute(flags.text.as_deref())?,
             fingerprint: String::new(),
-            steps: flags.steps.unwrap_or(800),
-            layers: flags.layers.unwrap_or(2),
+            steps: flags.steps.unwrap_or(1500),
+            layers: flags.layers.unwrap_or(3),
             width,
             heads: flags.heads.unwrap_or(4),
             block: flags.block.unwrap_or(64),

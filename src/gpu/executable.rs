@@ -4,6 +4,7 @@ use super::buffers::{Content, fill, make_buffers, make_uniforms, read_buffer, wr
 use super::{Counters, Gpu, GpuError};
 use crate::kernel::{Access, ParamSpace};
 use crate::record::{BufferId, Kernel, LEAST_BINDING, Params, Recording};
+use crate::trace::{Clock, HostSpan};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -32,6 +33,7 @@ pub struct Executable {
     /// Held while a run, a write or a read is submitted: none comes between the parts of another.
     pub(super) order: Mutex<()>,
     pub(super) timestamps: bool,
+    made: Vec<HostSpan>,
 }
 
 impl Executable {
@@ -46,12 +48,15 @@ impl Executable {
         contents: impl IntoIterator<Item = Result<Content, E>>,
     ) -> Result<Executable, E> {
         gpu.check()?;
-        let buffers = make_buffers(gpu, &recording)?;
+        let mut clock = Clock::start(true);
+        let buffers = clock.time("buffers", || make_buffers(gpu, &recording))?;
         let uniforms = make_uniforms(gpu, &recording)?;
         let layouts = make_layouts(gpu, &recording);
-        let pipelines = make_pipelines(gpu, &recording, &layouts, options.checked)?;
+        let zero = clock.ns();
+        let (pipelines, each) =
+            clock.time("pipelines", || make_pipelines(gpu, &recording, &layouts, options.checked))?;
         // before bind groups: of what is filled when they are made, wgpu need not ask at each dispatch whether it is
-        fill(gpu, &recording, &buffers, options.poison, contents)?;
+        clock.time("weights", || fill(gpu, &recording, &buffers, options.poison, contents))?;
         let bind_groups = recording.dispatches.iter().map(|d| {
             let mut entries = Vec::new();
             if let (Params::Uniform { offset, bytes }, Some(uniforms)) = (&d.params, &uniforms) {
@@ -65,8 +70,11 @@ impl Executable {
             let layout = &layouts[d.kernel].group;
             gpu.device.create_bind_group(&wgpu::BindGroupDescriptor { label: Some(&d.name), layout, entries: &entries })
         });
-        let bind_groups =
-            gpu.scoped(|| bind_groups.collect()).map_err(|e| GpuError::Refused { reason: e.to_string() })?;
+        let bind_groups = clock
+            .time("bind groups", || gpu.scoped(|| bind_groups.collect()))
+            .map_err(|e| GpuError::Refused { reason: e.to_string() })?;
+        let mut made = clock.spans();
+        made.extend(each.into_iter().map(|s| s.later(zero)));
         Ok(Executable {
             gpu: gpu.clone(),
             recording,
@@ -77,12 +85,18 @@ impl Executable {
             rows: Mutex::default(),
             order: Mutex::default(),
             timestamps: options.timestamps && gpu.caps().timestamps,
+            made,
         })
     }
 
     /// What it runs.
     pub fn recording(&self) -> &Recording {
         &self.recording
+    }
+
+    /// When its parts were made, from the begin of [`Executable::new`].
+    pub fn made(&self) -> &[HostSpan] {
+        &self.made
     }
 
     /// The device.
@@ -160,25 +174,30 @@ fn make_layout(gpu: &Gpu, bindings: &[Access], params: ParamSpace, words: usize)
     Layout { group, pipeline }
 }
 
-/// Threads take kernels from a shared counter until none is left or one fails.
+/// Threads take kernels from a shared counter until none is left or one fails. Also gives when each was made.
 fn make_pipelines(
     gpu: &Gpu,
     recording: &Recording,
     layouts: &[Layout],
     checked: bool,
-) -> Result<Vec<wgpu::ComputePipeline>, GpuError> {
+) -> Result<(Vec<wgpu::ComputePipeline>, Vec<HostSpan>), GpuError> {
     let count = recording.kernels.len();
     let next = AtomicUsize::new(0);
+    let clock = Clock::start(true);
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(count.max(1));
-    let work = || {
+    let work = |thread: u32| {
         let mut made = Vec::new();
         loop {
             let i = next.fetch_add(1, Ordering::Relaxed);
             if i >= count {
                 return Ok(made);
             }
+            let begin = clock.ns();
             match make_pipeline(gpu, recording, i, &layouts[i].pipeline, checked) {
-                Ok(pipeline) => made.push((i, pipeline)),
+                Ok(pipeline) => {
+                    let name = recording.kernels[i].name().to_owned();
+                    made.push((i, pipeline, HostSpan { name, thread, begin, end: clock.ns() }));
+                }
                 Err(error) => {
                     next.store(count, Ordering::Relaxed);
                     return Err(error);
@@ -187,10 +206,11 @@ fn make_pipelines(
         }
     };
     let results: Vec<Result<Vec<_>, GpuError>> = if threads == 1 {
-        vec![work()]
+        vec![work(1)]
     } else {
         std::thread::scope(|scope| {
-            let handles: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            let work = &work;
+            let handles: Vec<_> = (1..=threads as u32).map(|thread| scope.spawn(move || work(thread))).collect();
             let join = |h: std::thread::ScopedJoinHandle<'_, Result<Vec<_>, GpuError>>| {
                 h.join().unwrap_or_else(|_| {
                     Err(GpuError::Refused { reason: "a thread that compiled shaders panicked".into() })
@@ -203,8 +223,8 @@ fn make_pipelines(
     for result in results {
         all.extend(result?);
     }
-    all.sort_by_key(|(i, _)| *i);
-    Ok(all.into_iter().map(|(_, pipeline)| pipeline).collect())
+    all.sort_by_key(|(i, ..)| *i);
+    Ok(all.into_iter().map(|(_, pipeline, span)| (pipeline, span)).unzip())
 }
 
 fn make_pipeline(

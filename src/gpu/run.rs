@@ -6,7 +6,7 @@ use super::mapped::Mapped;
 use super::stamps::Stamps;
 use super::{Counters, Executable, Gpu, GpuError};
 use crate::record::{BufferPort, Params};
-use crate::trace::times;
+use crate::trace::{Clock, HostSpan, times};
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -29,6 +29,8 @@ pub struct Finished {
     pub outputs: Vec<Vec<Vec<u8>>>,
     /// The times of each dispatch, run after run, if it was profiled and the adapter has timestamps.
     pub times: Vec<Option<(u64, u64)>>,
+    /// What the host did, if the run was profiled, from the begin of [`Executable::submit`].
+    pub host: Vec<HostSpan>,
 }
 
 /// What it takes the host to start a run.
@@ -55,6 +57,7 @@ pub struct Pending<'a> {
     /// The last run's kept outputs, at their position.
     kept: Vec<Option<Kept>>,
     mapped: Arc<Mapped>,
+    clock: Clock,
     /// What starting it took.
     pub host: Host,
 }
@@ -84,9 +87,10 @@ impl Executable {
     pub fn submit(&self, runs: &[Vec<&[u8]>], how: Submission) -> Result<Pending<'_>, GpuError> {
         self.gpu.check()?;
         let begin = Instant::now();
+        let mut clock = Clock::start(how.profile);
         // between its upload and its last submit no other run may write the inputs
         let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
-        let rows = self.upload(runs)?;
+        let rows = clock.time("upload", || self.upload(runs))?;
         let dispatches = self.recording.dispatches.len();
         let stamps = (how.profile && self.timestamps && dispatches * runs.len() > 0)
             .then(|| Stamps::new(self, dispatches * runs.len()));
@@ -107,7 +111,7 @@ impl Executable {
         let (mut passes, mut submits, mut room) = (0, 1, most);
         let encoder = || self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("run") });
         let mut current = encoder();
-        for run in 0..runs.len() {
+        for (run, places) in ranges.iter().enumerate() {
             if let (Some(rows), Some(inputs)) = (&rows, self.recording.input_buffer) {
                 let inputs = &self.buffers[inputs.0];
                 current.copy_buffer_to_buffer(rows, run as u64 * inputs.size(), inputs, 0, inputs.size());
@@ -115,14 +119,15 @@ impl Executable {
             let mut next = 0;
             while next < dispatches {
                 if room == 0 {
-                    let commands = std::mem::replace(&mut current, encoder()).finish();
+                    let commands = clock.time("finish", || std::mem::replace(&mut current, encoder()).finish());
                     let submit_begin = Instant::now();
-                    self.gpu.queue.submit([commands]);
+                    clock.time("submit", || self.gpu.queue.submit([commands]));
                     between += submit_begin.elapsed();
                     (submits, room) = (submits + 1, most);
                 }
                 let end = dispatches.min(next.saturating_add(room));
-                passes += self.encode(&mut current, next..end, run * dispatches, stamps.as_ref());
+                passes +=
+                    clock.time("encode", || self.encode(&mut current, next..end, run * dispatches, stamps.as_ref()));
                 (next, room) = (end, room - (end - next));
             }
             let last = run + 1 == runs.len();
@@ -131,7 +136,7 @@ impl Executable {
                 if let (Some(kept), true) = (&kept[i], last) {
                     current.copy_buffer_to_buffer(from, output.offset, &kept.buffer, 0, kept.buffer.size());
                 }
-                if let (Some(staging), (at, bytes @ 1..)) = (&staging, ranges[run][i]) {
+                if let (Some(staging), (at, bytes @ 1..)) = (&staging, places[i]) {
                     current.copy_buffer_to_buffer(from, output.offset, staging, at, bytes);
                 }
             }
@@ -139,9 +144,9 @@ impl Executable {
         if let (Some(staging), Some(stamps), Some((at, _))) = (&staging, &stamps, queries) {
             stamps.resolve(&mut current, staging, at);
         }
-        let commands = current.finish();
+        let commands = clock.time("finish", || current.finish());
         let encode_ns = (encode_begin.elapsed() - between).as_nanos() as u64;
-        let index = self.gpu.queue.submit([commands]);
+        let index = clock.time("submit", || self.gpu.queue.submit([commands]));
         drop(order);
         let counters = self.gpu.counters();
         Counters::add(&counters.submits, submits);
@@ -150,8 +155,8 @@ impl Executable {
         let submit_ns = begin.elapsed().as_nanos() as u64 - encode_ns;
         let mapped = staging.as_ref().map_or_else(Arc::default, Mapped::of);
         self.gpu.check()?;
-        let host = Host { encode_ns, submit_ns, submits, passes };
-        Ok(Pending { executable: self, index, staging, ranges, queries, kept, mapped, host })
+        let (executable, host) = (self, Host { encode_ns, submit_ns, submits, passes });
+        Ok(Pending { executable, index, staging, ranges, queries, kept, mapped, clock, host })
     }
 
     /// All inputs of all runs in one upload: those of a single run where it reads them, else a row a run in the buffer
@@ -284,9 +289,15 @@ impl Pending<'_> {
     }
 
     /// Waits on this thread.
-    pub fn wait(self) -> Result<Finished, GpuError> {
-        self.executable.gpu.wait(Some(self.index.clone()))?;
+    pub fn wait(mut self) -> Result<Finished, GpuError> {
+        let gpu = &self.executable.gpu;
+        self.clock.time("wait", || gpu.wait(Some(self.index.clone())))?;
         self.collect()
+    }
+
+    /// The zero of [`Finished::host`].
+    pub fn zero(&self) -> Instant {
+        self.clock.zero()
     }
 
     /// Waits without blocking the caller's thread: one of the library's own waits for the device.
@@ -310,12 +321,20 @@ impl Pending<'_> {
         self.collect()
     }
 
-    fn collect(self) -> Result<Finished, GpuError> {
+    fn collect(mut self) -> Result<Finished, GpuError> {
+        let mut clock = self.clock.clone();
+        let (outputs, times) = clock.time("readback", || self.collect_parts())?;
+        Ok(Finished { outputs, times, host: clock.spans() })
+    }
+
+    /// Outputs of each run, and times.
+    #[allow(clippy::type_complexity, reason = "it is unpacked at once")]
+    fn collect_parts(&mut self) -> Result<(Vec<Vec<Vec<u8>>>, Vec<Option<(u64, u64)>>), GpuError> {
         let gpu = &self.executable.gpu;
         gpu.check()?;
-        let Some(staging) = self.staging else {
-            let none = |run: Vec<(u64, u64)>| vec![Vec::new(); run.len()];
-            return Ok(Finished { outputs: self.ranges.into_iter().map(none).collect(), times: Vec::new() });
+        let Some(staging) = self.staging.take() else {
+            let none = |run: &Vec<(u64, u64)>| vec![Vec::new(); run.len()];
+            return Ok((self.ranges.iter().map(none).collect(), Vec::new()));
         };
         self.mapped.take(gpu)?;
         let refused = |reason: String| gpu.check().err().unwrap_or(GpuError::Refused { reason });
@@ -328,14 +347,13 @@ impl Pending<'_> {
         let outputs = self.ranges.iter().map(|run| ports.iter().zip(run).map(output).collect()).collect();
         let times = self.queries.map_or(Vec::new(), |(at, count)| {
             let raw = &view[at as usize..at as usize + count * 8];
-            let ticks: Vec<u64> =
-                raw.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("eight bytes"))).collect();
+            let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(raw);
             let pairs: Vec<(u64, u64)> = ticks.chunks_exact(2).map(|p| (p[0], p[1])).collect();
             times(&pairs, f64::from(gpu.queue.get_timestamp_period()))
         });
         drop(view);
         staging.unmap();
         self.executable.staging.lock().unwrap_or_else(PoisonError::into_inner).push(staging);
-        Ok(Finished { outputs, times })
+        Ok((outputs, times))
     }
 }

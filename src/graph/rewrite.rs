@@ -54,8 +54,10 @@ impl<'a> Rewriter<'a> {
         Ok(new)
     }
 
-    /// Carries outputs and updates over and returns the new graph.
+    /// Carries outputs, updates and origins over and returns the new graph.
     pub fn finish(mut self) -> Result<Graph, GraphError> {
+        let new = |old: &Option<NodeId>| self.map[(*old)?.0].iter().flatten().next().map(|v| v.node);
+        self.new.origins.0 = self.old.origins().iter().map(new).collect();
         for output in self.old.outputs() {
             let value = self.get(output.value);
             self.new.push_output(output.name.clone(), value, output.disposition)?;

@@ -16,6 +16,7 @@ use crate::lift::lift;
 use crate::model::ParamSource;
 use crate::session::{CompileOptions, Compiled, Mode, Program, Session, compile};
 use crate::tensor::Tensor;
+use crate::trace::Frame;
 use crate::train::{SCALARS, TrainOptions, training_step};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -155,7 +156,7 @@ impl Trainer {
     /// [`TrainOptions::skip_non_finite`] is set; if the device fails.
     pub fn step(&self, inputs: &[(&str, &Tensor)]) -> Result<StepReport, Error> {
         let reports = self.submit_all(&[inputs])?.wait()?;
-        Ok(reports.into_iter().next().expect("a batch gives a report"))
+        Ok(reports.into_iter().next().expect("each batch gives a report"))
     }
 
     /// Trains on each batch in turn, all in one submit, waiting on this thread: every step has a learning rate and
@@ -175,21 +176,42 @@ impl Trainer {
         let mut progress = self.lock();
         let numbers = progress.steps..progress.steps + batches.len() as u64;
         let own: Vec<Vec<(&str, Tensor)>> = numbers.clone().map(|n| self.own_inputs(n, progress.seed)).collect();
-        let runs = batches.iter().zip(&own).map(|(batch, own)| {
-            let batch = batch.as_ref();
-            if let Some((name, _)) = batch.iter().find(|(name, _)| own.iter().any(|(n, _)| n == name)) {
-                let known = self.program.compiled().recording.inputs.iter().map(|i| i.port.name.as_str());
-                let known: Vec<&str> = known.filter(|k| !own.iter().any(|(n, _)| n == k)).collect();
-                let (kind, what) = ("input", "is the trainer's own to give");
-                return Err(Error::Name { kind, name: (*name).into(), what, known: known.join(", ") });
-            }
-            Ok(batch.iter().copied().chain(own.iter().map(|(n, t)| (*n, t))).collect::<Vec<_>>())
-        });
+        let runs = batches.iter().zip(&own).map(|(batch, own)| self.with_own(batch.as_ref(), own));
         let runs = runs.collect::<Result<Vec<_>, Error>>()?;
         let run = self.program.submit_all(&runs)?;
         progress.steps = numbers.end;
         let rates = numbers.map(|n| (n, self.options.learning_rate.at(n))).collect();
         Ok(Steps::new(run, rates, self.options.skip_non_finite))
+    }
+
+    /// As [`Trainer::step`], with timestamps: gives the step's times too, to be added to [`Program::describe`].
+    ///
+    /// # Errors
+    /// See [`Trainer::step`].
+    pub fn profile(&self, inputs: &[(&str, &Tensor)]) -> Result<(StepReport, Frame), Error> {
+        let mut progress = self.lock();
+        let step = progress.steps;
+        let own = self.own_inputs(step, progress.seed);
+        let (outputs, frame) = self.program.profile(&self.with_own(inputs, &own)?)?;
+        progress.steps = step + 1;
+        let rates = vec![(step, self.options.learning_rate.at(step))];
+        let reports = report::reports(rates, self.options.skip_non_finite, vec![outputs])?;
+        Ok((reports.into_iter().next().expect("a batch gives a report"), frame))
+    }
+
+    /// A batch with what the trainer gives beside it.
+    fn with_own<'i>(
+        &self,
+        batch: &[(&'i str, &'i Tensor)],
+        own: &'i [(&'static str, Tensor)],
+    ) -> Result<Vec<(&'i str, &'i Tensor)>, Error> {
+        if let Some((name, _)) = batch.iter().find(|(name, _)| own.iter().any(|(n, _)| n == name)) {
+            let known = self.program.compiled().recording.inputs.iter().map(|i| i.port.name.as_str());
+            let known: Vec<&str> = known.filter(|k| !own.iter().any(|(n, _)| n == k)).collect();
+            let (kind, what) = ("input", "is the trainer's own to give");
+            return Err(Error::Name { kind, name: (*name).into(), what, known: known.join(", ") });
+        }
+        Ok(batch.iter().copied().chain(own.iter().map(|(n, t)| (*n, t))).collect())
     }
 
     /// What the trainer gives to a step beside its batch.

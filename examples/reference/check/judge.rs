@@ -120,7 +120,7 @@ fn worst(
             _ => f64::NAN,
         };
         // NaN is worse than any number, and stays
-        if worst.is_none_or(|(_, most)| !most.is_nan() && !(error <= most)) {
+        if worst.is_none_or(|(_, most)| !most.is_nan() && (error.is_nan() || error > most)) {
             worst = Some((name, error));
         }
     }

@@ -39,7 +39,7 @@ pub struct Measured {
     /// How it was run.
     pub mode: Mode,
     /// Submits and dispatches.
-    pub cost: (u64, usize),
+    pub cost: Cost,
     /// What came.
     pub value: Value,
 }
@@ -52,11 +52,11 @@ pub enum Value {
     /// A loss.
     Loss(Loss, f64),
     /// The gradient of each parameter.
-    Gradients(Loss, BTreeMap<String, Tensor>),
+    Gradients(Loss, Named),
     /// Losses of ten steps of Adam, each before its step.
     Losses(Loss, Vec<f64>),
     /// Parameters after ten steps on the cross entropy.
-    Parameters(BTreeMap<String, Tensor>),
+    Parameters(Named),
     /// A greedy continuation.
     Text {
         /// Of what.
@@ -66,8 +66,19 @@ pub enum Value {
     },
 }
 
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// Submits and dispatches.
+type Cost = (u64, usize);
+
+/// A tensor and the input that takes it.
+type Given = (&'static str, Tensor);
+
+/// Tensors by name.
+type Named = BTreeMap<String, Tensor>;
+
 /// Computes everything that the golden has numbers for, mode by mode.
-pub fn run(session: &Session, golden: &Golden, what: &Selection) -> Result<Vec<Measured>, Box<dyn Error>> {
+pub fn run(session: &Session, golden: &Golden, what: &Selection) -> Result<Vec<Measured>> {
     let mut all = Vec::new();
     for &mode in &what.modes {
         let options = CompileOptions { mode, ..what.options.clone() };
@@ -109,11 +120,7 @@ pub fn run(session: &Session, golden: &Golden, what: &Selection) -> Result<Vec<M
 }
 
 /// What it costs, and the forward pass's result.
-fn output(
-    session: &Session,
-    golden: &Golden,
-    options: &CompileOptions,
-) -> Result<((u64, usize), Tensor), Box<dyn Error>> {
+fn output(session: &Session, golden: &Golden, options: &CompileOptions) -> Result<(Cost, Tensor)> {
     let (port, input) = input(golden)?;
     let batch = input.shape().dims()[0];
     let graph = match &golden.model {
@@ -128,7 +135,7 @@ fn output(
 }
 
 /// The input with the name that the model has for it.
-fn input(golden: &Golden) -> Result<(&'static str, Tensor), Box<dyn Error>> {
+fn input(golden: &Golden) -> Result<Given> {
     Ok(match &golden.model {
         ModelConfig::Gptlite(_) => ("tokens", golden.tensor("input", DType::I32)?),
         ModelConfig::Dnn(_) => ("input", golden.tensor("input", DType::F32)?),
@@ -136,7 +143,7 @@ fn input(golden: &Golden) -> Result<(&'static str, Tensor), Box<dyn Error>> {
 }
 
 /// The forward pass with its loss, and a batch for it.
-fn training(golden: &Golden, loss: Loss) -> Result<(Graph, [(&'static str, Tensor); 2]), Box<dyn Error>> {
+fn training(golden: &Golden, loss: Loss) -> Result<(Graph, [Given; 2])> {
     let (port, input) = input(golden)?;
     let batch = input.shape().dims()[0];
     let graph = match &golden.model {
@@ -149,13 +156,7 @@ fn training(golden: &Golden, loss: Loss) -> Result<(Graph, [(&'static str, Tenso
 }
 
 /// What it costs, the loss, and the gradient of each parameter.
-#[allow(clippy::type_complexity, reason = "three results of one run")]
-fn gradients(
-    session: &Session,
-    golden: &Golden,
-    loss: Loss,
-    options: &CompileOptions,
-) -> Result<((u64, usize), f64, BTreeMap<String, Tensor>), Box<dyn Error>> {
+fn gradients(session: &Session, golden: &Golden, loss: Loss, options: &CompileOptions) -> Result<(Cost, f64, Named)> {
     let (forward, inputs) = training(golden, loss)?;
     // as a trainer does it: the backward pass reads what lift finds, and is not lifted itself
     let forward = match options.mode == Mode::Fused && options.lift {
@@ -174,13 +175,12 @@ fn gradients(
 }
 
 /// What ten steps of Adam cost in one submit, their losses, and the parameters after them.
-#[allow(clippy::type_complexity, reason = "three results of one run")]
 fn ten_steps(
     session: &Session,
     golden: &Golden,
     loss: Loss,
     options: &CompileOptions,
-) -> Result<((u64, usize), Vec<f64>, BTreeMap<String, Tensor>), Box<dyn Error>> {
+) -> Result<(Cost, Vec<f64>, Named)> {
     let (forward, inputs) = training(golden, loss)?;
     let train = TrainOptions {
         optimiser: Optimiser::Adam { beta1: 0.5, beta2: 0.5, eps: 1e-8, weight_decay: 0.0 },
@@ -196,12 +196,7 @@ fn ten_steps(
 }
 
 /// The greedy continuation of a prompt to a number of characters, and the submits that a step took.
-fn continue_text(
-    program: &Program,
-    file: &GptliteFile,
-    prompt: &str,
-    length: usize,
-) -> Result<(String, u64), Box<dyn Error>> {
+fn continue_text(program: &Program, file: &GptliteFile, prompt: &str, length: usize) -> Result<(String, u64)> {
     let vocabulary = file.vocabulary.as_ref().ok_or("greedy texts need a \"vocab\"")?;
     let mut tokens = vocabulary.encode(prompt)?;
     let block = file.config.block_size;

@@ -1,0 +1,72 @@
+//! In: what is wrong with a file; out: [`TraceError`], with what to do. Knows nothing else of the crate.
+
+use thiserror::Error;
+
+/// Why a text is no trace.
+#[derive(Clone, Debug, Error, PartialEq)]
+pub enum TraceError {
+    /// The text ends in the middle.
+    #[error("the trace ends early, in line {line}: it was cut off; write or copy it again")]
+    Truncated {
+        /// Where.
+        line: usize,
+    },
+    /// The text is not JSON, or not of a trace's form.
+    #[error("not a kiln trace: {reason}; open a file that `--trace` wrote")]
+    Malformed {
+        /// What does not fit, and where.
+        reason: String,
+    },
+    /// Another version of the format.
+    #[error(
+        "the trace has version {found}, this kiln reads version {known}; record it again, or use the kiln that wrote it"
+    )]
+    Version {
+        /// The file's.
+        found: u64,
+        /// [`super::VERSION`].
+        known: u32,
+    },
+    /// An index points past the end of its list.
+    #[error("{place} names {what} {index} of {count}; the file is damaged, record it again")]
+    Index {
+        /// Where in the file.
+        place: String,
+        /// What it names.
+        what: &'static str,
+        /// The index.
+        index: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// A frame has not one time for each dispatch.
+    #[error("frame {frame} has {found} times for {expected} dispatches; the file is damaged, record it again")]
+    Count {
+        /// Which frame.
+        frame: usize,
+        /// Its times.
+        found: usize,
+        /// Dispatches.
+        expected: usize,
+    },
+    /// Something ends before it begins.
+    #[error("{place} ends at {end} before it begins at {begin}; the file is damaged, record it again")]
+    Backwards {
+        /// Where in the file.
+        place: String,
+        /// Its begin.
+        begin: u64,
+        /// Its end.
+        end: u64,
+    },
+    /// A number that no run can give.
+    #[error("{place} is {value}, which no run gives (0 to {most:e}); the file is damaged, record it again")]
+    Number {
+        /// Where in the file.
+        place: String,
+        /// The number as text.
+        value: String,
+        /// The largest that is accepted.
+        most: f64,
+    },
+}

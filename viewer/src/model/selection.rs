@@ -1,0 +1,111 @@
+//! In: what was clicked and what was typed; out: which dispatches that means. Knows neither egui nor files.
+
+use super::document::Document;
+
+/// What all panels highlight.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Selection {
+    /// Nothing.
+    #[default]
+    None,
+    /// One dispatch.
+    Dispatch(usize),
+    /// All dispatches of a kernel.
+    Kernel(String),
+    /// All dispatches whose names lie in a layer, or are it.
+    Layer(String),
+    /// All dispatches of a node of the graph as run.
+    Node(usize),
+}
+
+/// Whether a name is a layer or lies in it.
+pub fn within(name: &str, layer: &str) -> bool {
+    name.strip_prefix(layer).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', ' ']))
+}
+
+impl Selection {
+    /// Whether it holds a dispatch.
+    pub fn holds(&self, document: &Document, dispatch: usize) -> bool {
+        let Some(d) = document.trace.dispatches.get(dispatch) else { return false };
+        match self {
+            Selection::None => false,
+            Selection::Dispatch(i) => *i == dispatch,
+            Selection::Kernel(kernel) => document.trace.kernel_of(d) == kernel,
+            Selection::Layer(layer) => within(&d.name, layer),
+            Selection::Node(node) => d.node == *node,
+        }
+    }
+
+    /// The dispatches that it holds, in order.
+    pub fn dispatches(&self, document: &Document) -> Vec<usize> {
+        match self {
+            Selection::None => Vec::new(),
+            Selection::Dispatch(i) => (*i < document.trace.dispatches.len()).then_some(*i).into_iter().collect(),
+            _ => (0..document.trace.dispatches.len()).filter(|i| self.holds(document, *i)).collect(),
+        }
+    }
+
+    /// In words.
+    pub fn words(&self, document: &Document) -> String {
+        let trace = &document.trace;
+        match self {
+            Selection::None => String::new(),
+            Selection::Dispatch(i) => trace.dispatches.get(*i).map_or(String::new(), |d| d.name.clone()),
+            Selection::Kernel(kernel) => format!("kernel {kernel}"),
+            Selection::Layer(layer) => layer.clone(),
+            Selection::Node(node) => trace.graph.after.get(*node).map_or(String::new(), |n| n.name.clone()),
+        }
+    }
+}
+
+/// Whether a dispatch fits the words of a filter: each is part of its name or its kernel's, whatever the case; a word
+/// with `!` before it is part of neither.
+pub fn fits(document: &Document, dispatch: usize, filter: &str) -> bool {
+    let Some(d) = document.trace.dispatches.get(dispatch) else { return false };
+    if filter.trim().is_empty() {
+        return true;
+    }
+    let text = format!("{} {}", d.name, document.trace.kernel_of(d)).to_lowercase();
+    filter.to_lowercase().split_whitespace().all(|word| match word.strip_prefix('!') {
+        Some("") => true,
+        Some(without) => !text.contains(without),
+        None => text.contains(word),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    #[test]
+    fn a_layer_holds_what_lies_in_it_and_no_namesake() {
+        assert!(within("blocks.1.sa", "blocks.1") && within("blocks.1", "blocks.1") && within("a (copy)", "a"));
+        assert!(!within("blocks.10.sa", "blocks.1") && !within("blocks", "blocks.1"));
+    }
+
+    #[test]
+    fn selections_are_sets_of_dispatches() {
+        let document = sample::document();
+        assert!(Selection::None.dispatches(&document).is_empty());
+        assert_eq!(Selection::Dispatch(1).dispatches(&document), [1]);
+        assert!(Selection::Dispatch(99).dispatches(&document).is_empty());
+        assert_eq!(Selection::Kernel("matmul".into()).dispatches(&document), [1, 3, 4, 6]);
+        assert_eq!(Selection::Layer("blocks.0".into()).dispatches(&document), [1, 2, 3, 4]);
+        assert_eq!(Selection::Layer("head".into()).dispatches(&document), [6]);
+        assert_eq!(Selection::Node(2).dispatches(&document), [2]);
+        assert_eq!(Selection::Kernel("matmul".into()).words(&document), "kernel matmul");
+    }
+
+    #[test]
+    fn filters_match_names_and_kernels() {
+        let document = sample::document();
+        let fitting = |filter: &str| (0..7).filter(|i| fits(&document, *i, filter)).collect::<Vec<_>>();
+        assert_eq!(fitting(""), [0, 1, 2, 3, 4, 5, 6]);
+        assert_eq!(fitting("BLOCKS.0"), [1, 2, 3, 4]);
+        assert_eq!(fitting("blocks.0 matmul"), [1, 3, 4]);
+        assert_eq!(fitting("matmul !sa"), [4, 6]);
+        assert!(fitting("nothing").is_empty());
+        assert_eq!(fitting("! "), [0, 1, 2, 3, 4, 5, 6]);
+    }
+}

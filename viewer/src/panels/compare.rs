@@ -1,0 +1,160 @@
+//! In: two open traces; out: what each part of the model costs in both, what changed the total most, and the fusions
+//! that did it.
+
+use super::{hint, number};
+use crate::colour;
+use crate::model::compare::{Part, compare};
+use crate::model::selection::Selection;
+use crate::model::units::{NONE, difference, factor, maybe_time};
+use crate::state::State;
+use eframe::egui::{self, Align, Label, Layout, RichText, Sense, Ui};
+use egui_extras::{Column, TableBuilder};
+
+/// Draws it.
+pub fn show(ui: &mut Ui, state: &mut State) {
+    if state.open.len() < 2 {
+        return hint(
+            ui,
+            "Two traces are compared",
+            "Open another: the same model in another mode, on another adapter, or from another day.",
+        );
+    }
+    pickers(ui, state);
+    let (Some(base), Some(current)) = (state.open.get(state.base), state.open.get(state.current)) else { return };
+    let key = (base.revision, current.revision, state.settings.fold);
+    let documents = [base.document.clone(), current.document.clone()];
+    let fold = state.settings.fold;
+    let shown = state.comparison.get(key, || compare(&documents[0], &documents[1], fold));
+    ui.add_space(2.0);
+    egui::Grid::new("compare_totals").num_columns(5).spacing([18.0, 3.0]).show(ui, |ui| {
+        for heading in ["", "first", "second", "change", "speed-up"] {
+            ui.weak(heading);
+        }
+        ui.end_row();
+        for (name, ns) in
+            [("GPU, first begin to last end", shown.gpu), ("sum of kernels", shown.total), ("wall", shown.wall)]
+        {
+            let part = Part { ns, ..Part::default() };
+            ui.label(name);
+            ui.monospace(maybe_time(ns[0]));
+            ui.monospace(maybe_time(ns[1]));
+            change(ui, &part, false);
+            ui.monospace(part.speed_up().map_or(NONE.into(), factor));
+            ui.end_row();
+        }
+    });
+    if !shown.same_graph {
+        ui.weak("The two were not compiled from the same graph: parts are matched by their names.");
+    }
+    ui.add_space(4.0);
+    let most = shown.parts.iter().filter_map(Part::change).map(f64::abs).fold(0.0, f64::max);
+    let mut clicked = None;
+    let width = Column::initial(66.0).at_least(56.0).clip(true).resizable(true);
+    let narrow = Column::initial(60.0).at_least(48.0).clip(true).resizable(true);
+    TableBuilder::new(ui)
+        .id_salt("compare")
+        .striped(true)
+        .sense(Sense::click())
+        .cell_layout(Layout::left_to_right(Align::Center))
+        .column(Column::initial(172.0).at_least(110.0).clip(true).resizable(true))
+        .columns(width, 2)
+        .column(Column::initial(88.0).at_least(70.0).clip(true).resizable(true))
+        .column(narrow)
+        .column(narrow)
+        .column(Column::remainder().at_least(120.0).clip(true))
+        .header(22.0, |mut header| {
+            let left = ["part", "what was fused"];
+            for title in ["part", "first", "second", "change", "speed-up", "calls", "what was fused"] {
+                header.col(|ui| match left.contains(&title) {
+                    true => {
+                        ui.strong(title);
+                    }
+                    false => {
+                        ui.with_layout(Layout::right_to_left(Align::Center), |ui| ui.strong(title));
+                    }
+                });
+            }
+        })
+        .body(|body| {
+            body.rows(20.0, shown.parts.len(), |mut line| {
+                let part = &shown.parts[line.index()];
+                line.set_selected(part.dispatches[1].iter().any(|i| state.selection.holds(&documents[1], *i)));
+                line.col(|ui| {
+                    let name =
+                        if part.parts > 1 { format!("{}  ×{}", part.name, part.parts) } else { part.name.clone() };
+                    ui.add(Label::new(name).truncate().selectable(false));
+                });
+                line.col(|ui| number(ui, maybe_time(part.ns[0])));
+                line.col(|ui| number(ui, maybe_time(part.ns[1])));
+                line.col(|ui| bar(ui, part, most));
+                line.col(|ui| number(ui, part.speed_up().map_or(NONE.into(), factor)));
+                line.col(|ui| number(ui, format!("{} → {}", part.calls[0], part.calls[1])));
+                line.col(|ui| {
+                    let text = part.findings.join("; ");
+                    let colour = colour::better(ui.visuals());
+                    ui.add(Label::new(RichText::new(&text).color(colour)).truncate().selectable(false))
+                        .on_hover_text(text);
+                });
+                if line.response().clicked() {
+                    clicked = part.dispatches[1].first().copied();
+                }
+            });
+        });
+    if let Some(i) = clicked {
+        state.selection = Selection::Node(documents[1].trace.dispatches[i].node);
+    }
+}
+
+fn pickers(ui: &mut Ui, state: &mut State) {
+    let captions: Vec<String> = state.open.iter().map(|o| o.document.caption()).collect();
+    let width = (ui.available_width() - 230.0).clamp(160.0, 420.0);
+    egui::Grid::new("compare_pickers").num_columns(3).spacing([8.0, 4.0]).show(ui, |ui| {
+        for (label, at) in [("first", &mut state.base), ("second", &mut state.current)] {
+            let name = ui.label(label);
+            let shown = captions.get(*at).map_or("", String::as_str);
+            let picker = egui::ComboBox::from_id_salt(label).selected_text(shown).width(width).truncate();
+            let picker = picker.show_ui(ui, |ui| {
+                for (i, caption) in captions.iter().enumerate() {
+                    ui.selectable_value(at, i, caption);
+                }
+            });
+            picker.response.labelled_by(name.id);
+            if label == "first" {
+                ui.checkbox(&mut state.settings.fold, "equal layers as one");
+                ui.end_row();
+            }
+        }
+        if ui.button("⇄").on_hover_text("swap").clicked() {
+            std::mem::swap(&mut state.base, &mut state.current);
+            state.selection = Selection::None;
+        }
+        ui.end_row();
+    });
+}
+
+fn change(ui: &mut Ui, part: &Part, right: bool) {
+    let (text, colour) = match part.change() {
+        None => (NONE.into(), ui.visuals().weak_text_color()),
+        Some(0.0) => (difference(0.0), ui.visuals().weak_text_color()),
+        Some(ns) if ns < 0.0 => (difference(ns), colour::better(ui.visuals())),
+        Some(ns) => (difference(ns), colour::worse(ui.visuals())),
+    };
+    let text = RichText::new(text).color(colour);
+    if right {
+        number(ui, text);
+    } else {
+        ui.label(text.monospace());
+    }
+}
+
+/// A change as a number over a bar, which grows from the right.
+fn bar(ui: &mut Ui, part: &Part, most: f64) {
+    if let Some(ns) = part.change().filter(|_| most > 0.0) {
+        let all = ui.max_rect().shrink2(egui::vec2(0.0, 3.0));
+        let width = all.width() * (ns.abs() / most) as f32;
+        let rect = egui::Rect::from_min_max(egui::pos2(all.right() - width, all.top()), all.max);
+        let colour = if ns < 0.0 { colour::better(ui.visuals()) } else { colour::worse(ui.visuals()) };
+        ui.painter().rect_filled(rect, 2.0, colour.gamma_multiply(0.25));
+    }
+    change(ui, part, true);
+}
