@@ -1,96 +1,148 @@
-//! In: a graph with states; out: who reads which of their elements and who makes their new values, and the graph with
-//! readers first. Knows nothing of what ops mean, but for views and concats.
+//! In: a graph with states; out: who reads them and who makes their new values, and the graph with readers first. Knows
+//! nothing of what ops mean, but for views and concats.
 //!
 //! A state is read as of the start of a run. A node that makes its new value can write it where the state lies if all
-//! that read the old one have run: so each reader comes before it.
+//! that read the old one have run: so each reader comes before it. The new value may be a concat along dimension 0; then
+//! each of its inputs, a part, is the new value of some rows.
 
 use super::{Graph, GraphError, NodeId, Op, Rewriter, ValueId};
 use std::collections::HashMap;
 use std::ops::Range;
 
+/// Elements of a state.
+#[derive(Clone, Debug, PartialEq)]
+struct Look {
+    state: NodeId,
+    elements: Range<usize>,
+    /// Whether it is all of them in their order.
+    whole: bool,
+}
+
 /// Who reads the states of a graph, and who makes their new values.
 #[derive(Clone, Debug, Default)]
 pub struct StateUses {
-    reads: HashMap<NodeId, Vec<(NodeId, Range<usize>)>>,
-    targets: HashMap<ValueId, (NodeId, Range<usize>)>,
+    /// States and the values that only look at one.
+    looks: HashMap<ValueId, Look>,
+    /// The nodes that read each state, views apart; one past the last node where an output or a state takes it.
+    reads: HashMap<NodeId, Vec<NodeId>>,
+    /// Values that nothing but an update reads, with the elements that they are the new values of.
+    targets: HashMap<ValueId, Look>,
+    /// The parts of each state's new value, in order; the value itself where it is no concat.
+    parts: HashMap<NodeId, Vec<(ValueId, Range<usize>)>>,
 }
 
 impl StateUses {
     /// Of all states.
     pub fn of(graph: &Graph) -> StateUses {
-        let all = |id: NodeId| 0..graph.shape(id.into()).elements();
-        // a view's elements, and whether they are all of that range and in its order
-        let mut seen: HashMap<ValueId, (NodeId, Range<usize>, bool)> =
-            graph.updates().iter().map(|(s, _)| ((*s).into(), (*s, all(*s), true))).collect();
         let mut uses = StateUses::default();
-        for (id, node) in graph.nodes() {
-            for (state, elements, _) in node.inputs.iter().filter_map(|v| seen.get(v)) {
-                uses.reads.entry(*state).or_default().push((id, elements.clone()));
-            }
-            let Some((state, elements, whole)) = node.inputs.first().and_then(|v| seen.get(v)).cloned() else {
-                continue;
-            };
-            let view = match &node.op {
-                Op::Slice { axis: 0, start, len } if whole => {
-                    let row = elements.len() / graph.shape(node.inputs[0]).dims()[0].max(1);
-                    let first = elements.start + start * row;
-                    (state, first..first + len * row, true)
+        let counts = graph.use_counts();
+        let once = |v: ValueId| counts[v.node.0][v.output] == 1;
+        for (state, value) in graph.updates() {
+            let elements = 0..graph.shape((*state).into()).elements();
+            uses.looks.insert((*state).into(), Look { state: *state, elements: elements.clone(), whole: true });
+            let node = graph.producer(*value);
+            let is_parts = node.op == Op::Concat(0) && once(*value);
+            let parts = if is_parts { &node.inputs[..] } else { std::slice::from_ref(value) };
+            let mut first = 0;
+            for part in parts {
+                let elements = first..first + graph.shape(*part).elements();
+                first = elements.end;
+                uses.parts.entry(*state).or_default().push((*part, elements.clone()));
+                if once(*part) {
+                    uses.targets.insert(*part, Look { state: *state, elements, whole: true });
                 }
-                Op::Reshape(_) | Op::Recompute(_) => (state, elements, whole),
-                op if op.is_view() => (state, elements, false),
-                _ => continue,
-            };
-            seen.insert(id.into(), view);
+            }
+            if is_parts {
+                uses.targets.insert(*value, Look { state: *state, elements, whole: true });
+            }
+        }
+        uses.walk(graph);
+        uses
+    }
+
+    /// Finds views and readers.
+    fn walk(&mut self, graph: &Graph) {
+        for (id, node) in graph.nodes() {
+            if node.op.is_view()
+                && let Some(look) = self.looks.get(&node.inputs[0]).cloned()
+            {
+                let view = match node.op {
+                    Op::Slice { axis: 0, start, len } if look.whole => {
+                        let row = look.elements.len() / graph.shape(node.inputs[0]).dims()[0].max(1);
+                        let first = look.elements.start + start * row;
+                        Look { elements: first..first + len * row, ..look }
+                    }
+                    Op::Reshape(_) | Op::Recompute(_) => look,
+                    _ => Look { whole: false, ..look },
+                };
+                self.looks.insert(id.into(), view);
+                continue;
+            }
+            // a concat that is never made reads nothing
+            if self.is_parts(graph, id.into()) {
+                continue;
+            }
+            for look in node.inputs.iter().filter_map(|v| self.looks.get(v)) {
+                self.reads.entry(look.state).or_default().push(id);
+            }
         }
         let end = NodeId(graph.nodes().len());
         let ends = graph.outputs().iter().map(|o| o.value).chain(graph.updates().iter().map(|u| u.1));
-        for (state, elements, _) in ends.filter_map(|v| seen.get(&v)) {
-            uses.reads.entry(*state).or_default().push((end, elements.clone()));
+        for look in ends.filter_map(|v| self.looks.get(&v)) {
+            self.reads.entry(look.state).or_default().push(end);
         }
-        let counts = graph.use_counts();
-        let once = |v: &ValueId| counts[v.node.0][v.output] == 1;
-        for (state, value) in graph.updates().iter().filter(|(_, v)| once(v)) {
-            uses.targets.insert(*value, (*state, all(*state)));
-            let mut first = 0;
-            for part in parts(graph, *value).unwrap_or_default() {
-                let elements = first..first + graph.shape(*part).elements();
-                first = elements.end;
-                if once(part) {
-                    uses.targets.insert(*part, (*state, elements));
-                }
-            }
-        }
-        uses
     }
 
     /// The state and its elements that take a value which nothing but the update reads.
     pub fn target(&self, value: ValueId) -> Option<(NodeId, &Range<usize>)> {
-        self.targets.get(&value).map(|(state, elements)| (*state, elements))
+        self.targets.get(&value).map(|look| (look.state, &look.elements))
     }
 
-    /// Whether a concat along dimension 0 is the new value of a state and nothing else: then it need not be made, as
-    /// each of its inputs is the new value of some rows.
+    /// Whether a concat along dimension 0 is the new value of a state and nothing else, and so need not be made.
     pub fn is_parts(&self, graph: &Graph, value: ValueId) -> bool {
-        self.targets.contains_key(&value) && parts(graph, value).is_some()
+        let Some(look) = self.targets.get(&value).filter(|_| graph.producer(value).op == Op::Concat(0)) else {
+            return false;
+        };
+        self.parts[&look.state].iter().all(|(part, _)| *part != value)
     }
 
-    /// The nodes that read any of these elements of a state, itself or by a view, in order; one past the last node where
-    /// an output or another state takes them.
-    pub fn readers(&self, state: NodeId, elements: &Range<usize>) -> impl Iterator<Item = NodeId> {
+    /// The parts of a state's new value and the elements that they go to, in order.
+    pub fn parts(&self, state: NodeId) -> &[(ValueId, Range<usize>)] {
+        self.parts.get(&state).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether a part is what the state holds there already.
+    pub fn stays(&self, state: NodeId, part: ValueId, elements: &Range<usize>) -> bool {
+        self.looks.get(&part).is_some_and(|l| l.state == state && l.whole && l.elements == *elements)
+    }
+
+    /// The nodes that make a state's new value or a part of it, which nothing else reads.
+    fn writers(&self, state: NodeId) -> impl Iterator<Item = NodeId> {
+        self.parts(state).iter().filter(|(part, _)| self.targets.contains_key(part)).map(|(part, _)| part.node)
+    }
+
+    /// Whether each part of a state's new value can be written where it lies: the node that makes it reads those
+    /// elements of the state, whole and once, `fits` them, and no other reads the state after the first of such nodes.
+    pub fn in_place(&self, graph: &Graph, state: NodeId, fits: impl Fn(&Op, &Range<usize>) -> bool) -> bool {
+        let mut writers = Vec::new();
+        for (part, elements) in self.parts(state).iter().filter(|(p, e)| !self.stays(state, *p, e)) {
+            let node = graph.producer(*part);
+            let looks: Vec<&Look> =
+                node.inputs.iter().filter_map(|v| self.looks.get(v)).filter(|l| l.state == state).collect();
+            let reads = matches!(looks[..], [look] if look.whole && look.elements == *elements);
+            if !reads || !self.targets.contains_key(part) || !fits(&node.op, elements) {
+                return false;
+            }
+            writers.push(part.node);
+        }
+        let Some(first) = writers.iter().min() else { return false };
         let reads = self.reads.get(&state).map_or(&[][..], Vec::as_slice);
-        let (start, end) = (elements.start, elements.end);
-        reads.iter().filter(move |(_, read)| read.start < end && start < read.end).map(|(reader, _)| *reader)
+        reads.iter().all(|reader| reader < first || writers.contains(reader))
     }
 }
 
-/// The inputs of a concat along dimension 0.
-fn parts(graph: &Graph, value: ValueId) -> Option<&[ValueId]> {
-    let node = graph.producer(value);
-    (node.op == Op::Concat(0)).then_some(&node.inputs[..])
-}
-
-/// Lets every node that makes a state's new value, or a part of it, come after all that read the old one; what these
-/// need comes before them. All else keeps its order.
+/// Lets every node that makes a state's new value, or a part of it, come after all others that read the old one; what
+/// these need comes before them. All else keeps its order.
 pub fn readers_first(graph: &Graph) -> Result<Graph, GraphError> {
     if graph.updates().is_empty() {
         return Ok(graph.clone());
@@ -103,11 +155,13 @@ pub fn readers_first(graph: &Graph) -> Result<Graph, GraphError> {
         let values = (0..node.outputs.len()).map(|output| ValueId { node: id, output });
         // nothing waits for a node that makes nothing else, so that it can wait for any
         let ends = values.clone().all(|v| counts[id.0][v.output] == 0 || uses.target(v).is_some());
-        // and a concat that is never made reads nothing
-        let is_concat = |id: NodeId| graph.node(id).op == Op::Concat(0);
-        let targets = values.filter(|_| ends && !is_concat(id)).filter_map(|v| uses.target(v));
-        let readers = targets.flat_map(|(state, elements)| uses.readers(state, elements));
-        let readers = readers.filter(|reader| *reader != id && reader.0 < count && !is_concat(*reader));
+        let targets = values.filter(|v| ends && !uses.is_parts(graph, *v)).filter_map(|v| uses.target(v));
+        let readers = targets.flat_map(|(state, _)| {
+            let reads = uses.reads.get(&state).map_or(&[][..], Vec::as_slice);
+            let others = reads.iter().copied().filter(|reader| reader.0 < count);
+            let writers: Vec<NodeId> = uses.writers(state).collect();
+            others.filter(|reader| !writers.contains(reader)).collect::<Vec<NodeId>>()
+        });
         node.inputs.iter().map(|v| v.node).chain(readers).collect::<Vec<NodeId>>()
     };
     let mut r = Rewriter::new(graph);
@@ -146,7 +200,7 @@ enum Visit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Binary, Builder, DType, TensorType};
+    use crate::graph::{Builder, DType, TensorType, Unary};
 
     fn names(graph: &Graph) -> Vec<&str> {
         graph.nodes().map(|(_, n)| n.name.as_str()).collect()
@@ -168,30 +222,32 @@ mod tests {
         b.output("after", after)?;
         let graph = readers_first(&b.finish()?)?;
         graph.verify()?;
-        assert_eq!(names(&graph)[2..], ["view.permute", "other.relu", "read.add", "next.scale", "after.relu"]);
+        assert_eq!(names(&graph)[2..], ["other.relu", "view.permute", "read.add", "next.scale", "after.relu"]);
         Ok(())
     }
 
     #[test]
-    fn parts_of_a_state_wait_for_readers_of_their_own_rows() -> Result<(), GraphError> {
+    fn parts_of_a_state_wait_for_its_readers_and_not_for_each_other() -> Result<(), GraphError> {
         let mut b = Builder::new();
         let ty = |rows| TensorType::new(DType::F32, [rows, 2]);
         let s = b.state("s", ty(4))?;
         let rows = |b: &mut Builder, name: &str, start| b.scope(name, |b| b.slice(s, 0, start, 2));
         let (first, second) = (rows(&mut b, "first", 0)?, rows(&mut b, "second", 2)?);
-        let new_first = b.scope("new first", |b| b.binary(Binary::Add, first, first))?;
+        let new_first = b.scope("new first", |b| b.unary(Unary::Neg, first))?;
         let new_second = b.scope("new second", |b| b.relu(second))?;
         let whole = b.concat(&[new_first, new_second], 0)?;
         b.update(s, whole)?;
         let late = b.scope("late", |b| b.relu(second))?;
         b.output("late", late)?;
         let graph = readers_first(&b.finish()?)?;
-        let order = ["s", "first.slice", "second.slice", "new first.add", "late.relu", "new second.relu", "concat"];
+        let order = ["s", "first.slice", "second.slice", "late.relu", "new first.neg", "new second.relu", "concat"];
         assert_eq!(names(&graph), order);
         let uses = StateUses::of(&graph);
         let (state, whole) = graph.updates()[0];
         assert!(uses.is_parts(&graph, whole));
         assert_eq!(uses.target(graph.node(whole.node).inputs[1]), Some((state, &(4..8))));
+        assert!(uses.in_place(&graph, state, |op, _| matches!(op, Op::Unary(_))));
+        assert!(!uses.in_place(&graph, state, |_, elements| elements.start == 0));
         Ok(())
     }
 

@@ -27,6 +27,7 @@ pub fn select(graph: &Graph, caps: &DeviceCaps) -> Result<Selected, SelectError>
         transposed: HashMap::new(),
         reads: Reads::of(graph),
         states: StateUses::of(graph),
+        in_place: HashMap::new(),
         placed: HashSet::new(),
     };
     for (id, node) in graph.nodes() {
@@ -54,6 +55,8 @@ pub(super) struct Selector<'a> {
     pub reads: Reads,
     /// Who reads states, and who makes their new values.
     pub states: StateUses,
+    /// Whether each state's new value is written where it lies.
+    pub in_place: HashMap<NodeId, bool>,
     /// Those new values that lie where their state does.
     pub placed: HashSet<ValueId>,
 }
@@ -401,7 +404,7 @@ impl<'a> Selector<'a> {
         let located: Vec<Located> = node.inputs.iter().map(|v| self.locate(*v)).collect();
         let dims = ty.shape.dims();
         let inputs: Vec<(DType, View)> = located.iter().map(|l| (l.dtype, l.view.broadcast(dims))).collect();
-        let state = (0..inputs.len()).find(|i| ty.dtype != DType::Bool && self.takes_state(id, 0, node.inputs[*i]));
+        let state = (0..inputs.len()).find(|i| self.takes_state(id, 0, node.inputs[*i]));
         let in_place = state.or_else(|| {
             (0..inputs.len()).find(|i| {
                 located[*i].dtype == ty.dtype

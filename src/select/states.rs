@@ -6,7 +6,7 @@
 
 use super::selector::{Done, Selector};
 use super::{Located, Port, SelectError, Step, TensorId, TensorKind};
-use crate::graph::{NodeId, ValueId};
+use crate::graph::{DType, NodeId, Op, ValueId};
 use crate::kernel::{Access, View};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -22,16 +22,36 @@ impl Selector<'_> {
         Ok(tensor)
     }
 
-    /// Whether a node may write this output where this input lies: the elements of a state whose new value the output
-    /// is. Nothing but the update reads the output, nothing reads those elements later, and the node reads them once.
-    pub(super) fn takes_state(&self, id: NodeId, output: usize, input: ValueId) -> bool {
+    /// Whether a node writes this output where this input lies: the elements of a state whose new value the output is. All
+    /// parts of a state's new value are written so, or none.
+    pub(super) fn takes_state(&mut self, id: NodeId, output: usize, input: ValueId) -> bool {
         let Some((state, elements)) = self.states.target(ValueId { node: id, output }) else { return false };
-        let located = &self.at[&input];
-        let tensor = located.tensor;
-        let same = tensor == self.at[&ValueId::from(state)].tensor
-            && located.view.is_dense()
-            && (located.view.offset..located.view.offset + located.view.elements()) == *elements;
-        same && self.reads_once(id, tensor) && self.states.readers(state, elements).all(|reader| reader <= id)
+        let (located, place) = (&self.at[&input], &self.at[&ValueId::from(state)]);
+        let looks = located.view.offset..located.view.offset + located.view.elements();
+        let same = located.tensor == place.tensor && located.view.is_dense() && looks == *elements;
+        same && self.is_in_place(state)
+    }
+
+    fn is_in_place(&mut self, state: NodeId) -> bool {
+        if let Some(known) = self.in_place.get(&state) {
+            return *known;
+        }
+        let ty = self.graph.ty(state.into());
+        let bytes = |elements: usize| (elements * ty.dtype.size()) as u64;
+        let fits = |op: &Op, elements: &Range<usize>| match op {
+            // bound by itself and written four elements at a time
+            Op::Adam(_) => {
+                bytes(elements.start).is_multiple_of(self.caps.storage_align)
+                    && (elements.end.is_multiple_of(4) || elements.end == ty.shape.elements())
+            }
+            Op::Unary(_) | Op::Binary(_) | Op::Where | Op::MaskedFill(_) | Op::Elementwise(_) => {
+                ty.dtype != DType::Bool
+            }
+            _ => false,
+        };
+        let in_place = self.states.in_place(self.graph, state, fits);
+        self.in_place.insert(state, in_place);
+        in_place
     }
 
     /// Whether a node may overwrite this input, which lies alone in this tensor: nothing reads it later, and the node
@@ -63,24 +83,14 @@ impl Selector<'_> {
     pub(super) fn updates(&mut self) -> Result<(), SelectError> {
         let mut pending = Vec::new();
         // before any state is written: a value may be read from a state
-        for (state, value) in self.graph.updates() {
-            let whole = [*value];
-            let is_parts = self.states.is_parts(self.graph, *value);
-            let parts = if is_parts { &self.graph.producer(*value).inputs[..] } else { &whole };
+        for (state, _) in self.graph.updates() {
             let place = self.locate((*state).into());
-            let mut first = 0;
-            for part in parts {
-                let shape = self.graph.shape(*part);
-                let view = View { offset: first, ..View::dense(shape) };
-                first += shape.elements();
-                if self.placed.contains(part) {
+            for (part, elements) in self.states.parts(*state).to_vec() {
+                let part = &part;
+                if self.placed.contains(part) || self.states.stays(*state, *part, &elements) {
                     continue;
                 }
-                let made = self.locate(*part);
-                // it keeps its value
-                if made.tensor == place.tensor && made.view.offset == view.offset && made.view.is_dense() {
-                    continue;
-                }
+                let view = View { offset: elements.start, ..View::dense(self.graph.shape(*part)) };
                 let node = self.graph.producer(*part);
                 let mut from = self.dense(part.node, *part).map_err(|e| self.name_tensor(node, e))?;
                 if self.out.tensors[from.tensor.0].kind == TensorKind::State {

@@ -2,7 +2,7 @@
 
 use super::selector::{Done, Selector, around};
 use super::{Located, TensorId, TensorKind};
-use crate::graph::{AdamAttrs, CrossEntropyAttrs, NodeId, Op, Shape, ValueId};
+use crate::graph::{AdamAttrs, CrossEntropyAttrs, NodeId, Op, Shape};
 use crate::kernel::{
     View, adam, cross_entropy, cross_entropy_grad, fill, norm_grad, norm_param_grad, scatter, softmax_grad,
 };
@@ -19,7 +19,7 @@ impl Selector<'_> {
     /// Weights and moments that are states, or rows of them, are stepped where they lie.
     pub(super) fn adam(&mut self, id: NodeId, attrs: &AdamAttrs) -> Done {
         let node = self.graph.node(id);
-        let in_place = (0..3).all(|i| self.takes_state(id, i, node.inputs[i]) && self.is_whole_quads(node.inputs[i]));
+        let in_place = (0..3).all(|i| self.takes_state(id, i, node.inputs[i]));
         let mut tensors: Vec<TensorId> = Vec::new();
         let mut starts = [0; 3];
         for (i, value) in node.inputs.iter().enumerate() {
@@ -41,15 +41,6 @@ impl Selector<'_> {
             operand.offset += starts.get(operand.tensor).copied().unwrap_or(0);
         }
         self.emit(id, "", launches, &tensors, None)
-    }
-
-    /// Whether the part of a state that a value looks at can be bound by itself and written four elements at a time.
-    fn is_whole_quads(&self, value: ValueId) -> bool {
-        let located = self.locate(value);
-        let (start, end) = (located.view.offset, located.view.offset + located.view.elements());
-        let bytes = |elements: usize| (elements * located.dtype.size()) as u64;
-        let at_the_end = bytes(end) == self.out.tensors[located.tensor.0].bytes;
-        bytes(start).is_multiple_of(self.caps.storage_align) && (end.is_multiple_of(4) || at_the_end)
     }
 
     /// Logits whose classes lie side by side are read as they are, whatever their order of dimensions.

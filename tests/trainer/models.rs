@@ -4,6 +4,7 @@ use super::device::{Counts, assert_numbers, own_session, refs, session};
 use super::trained::{GOLDENS, Golden, Named, OnReference, golden_options};
 use super::{assert_parameters, bytes};
 use kiln::Error;
+use kiln::caps::DeviceCaps;
 use kiln::grad::Checkpoint;
 use kiln::model::{Dnn, DnnConfig, Gptlite, GptliteConfig, Init, Loss, init};
 use kiln::select::SelectError;
@@ -79,34 +80,44 @@ fn dropout_drops_the_same_elements_fused_written_and_on_the_reference() {
 #[test]
 fn rows_of_a_packed_weight_are_frozen_and_scaled_where_they_lie() {
     let Some(session) = session() else { return };
-    let golden = Golden::open("gptlite_tiny", Loss::CrossEntropy);
     let frozen = ["blocks.1.sa.heads.2.query.weight", "blocks.0.sa.heads.0.value.weight"];
-    for optimiser in [Optimiser::adamw(0.1), Optimiser::sgd()] {
-        let options = TrainOptions {
-            optimiser,
-            learning_rate: Schedule::constant(1e-2),
-            groups: vec![
-                Group::no_decay(),
-                Group::scaled(Names::within("blocks.0.sa.heads.1"), 0.5),
-                Group::frozen(Names::exactly(frozen)),
-            ],
-            ..TrainOptions::default()
-        };
-        let mut reference = OnReference::new(&golden.forward, &golden.params, &options, true);
-        let trainer = session.trainer(&golden.forward, &golden.params, &options, &CompileOptions::default()).unwrap();
-        for _ in 0..2 {
-            trainer.step(&refs(&golden.batch)).unwrap();
-            reference.loss(&golden.batch);
+    // rows of 64 can be bound by themselves, rows of 60 cannot
+    for model in ["gptlite_tiny", "gptlite_odd"] {
+        let golden = Golden::open(model, Loss::CrossEntropy);
+        for (optimiser, limited) in
+            [(Optimiser::adamw(0.1), false), (Optimiser::sgd(), false), (Optimiser::adam(), true)]
+        {
+            let options = TrainOptions {
+                optimiser,
+                skip_non_finite: limited,
+                clip_norm: limited.then_some(0.5),
+                learning_rate: Schedule::constant(1e-2),
+                groups: vec![
+                    Group::no_decay(),
+                    Group::scaled(Names::within("blocks.0.sa.heads.1"), 0.5),
+                    Group::frozen(Names::exactly(frozen)),
+                ],
+                ..TrainOptions::default()
+            };
+            let mut reference = OnReference::new(&golden.forward, &golden.params, &options, true);
+            let limits = Some(DeviceCaps { storage_align: 256, ..session.caps().clone() });
+            let compile = CompileOptions { limits, ..CompileOptions::default() };
+            let trainer = session.trainer(&golden.forward, &golden.params, &options, &compile).unwrap();
+            for _ in 0..2 {
+                trainer.step(&refs(&golden.batch)).unwrap();
+                reference.loss(&golden.batch);
+            }
+            // Adam divides small gradients by themselves
+            assert_parameters(&optimiser.to_string(), &trainer, &reference, 1e-3);
+            for name in frozen {
+                assert_eq!(trainer.parameters().unwrap()[name], golden.params[name], "{name}");
+            }
+            // nothing is copied: each piece is stepped in its rows
+            let text = trainer.program().compiled().selected.to_string();
+            let copied = text.lines().any(|l| l.starts_with("blocks.0.sa.qkv.weight (copy)"));
+            let bound_alone = model == "gptlite_tiny" || limited || optimiser == Optimiser::sgd();
+            assert_eq!(copied, !bound_alone, "{model}, {optimiser}, limited {limited}");
         }
-        // Adam divides small gradients by themselves
-        assert_parameters(&optimiser.to_string(), &trainer, &reference, 1e-3);
-        for name in frozen {
-            assert_eq!(trainer.parameters().unwrap()[name], golden.params[name], "{name}");
-        }
-        // nothing is copied: each piece is stepped in its rows
-        let text = trainer.program().compiled().selected.to_string();
-        let copied = text.lines().find(|l| l.starts_with("blocks.0.sa.qkv.weight (copy)"));
-        assert_eq!(copied, None);
     }
 }
 

@@ -1,0 +1,67 @@
+//! Training in f16, and the loss scale.
+
+use super::trained::{Golden, OnReference, golden_options};
+use kiln::graph::{DType, Node, Op};
+use kiln::model::Loss;
+use kiln::train::{LossScaling, Precision, TrainOptions};
+
+#[test]
+fn in_f16_weights_stay_f32_and_losses_follow_those_of_f32() {
+    for name in ["gptlite_tiny", "dnn_he"] {
+        for lifted in [true, false] {
+            let golden = Golden::open(name, Loss::Seed);
+            let half = TrainOptions { precision: Precision::F16(LossScaling::default()), ..golden_options() };
+            let mut trainer = OnReference::new(&golden.forward, &golden.params, &half, lifted);
+            let narrow = |n: &Node| n.outputs[0].dtype == DType::F16;
+            let products: Vec<bool> = trainer
+                .graph
+                .nodes()
+                .filter(|(_, n)| matches!(n.op, Op::Linear | Op::Matmul { .. } | Op::LinearGrad { .. }))
+                .map(|(_, n)| narrow(n))
+                .collect();
+            assert!(products.len() > 10 && products.iter().all(|p| *p), "{name}");
+            assert!(!trainer.graph.nodes().any(|(_, n)| matches!(n.op, Op::CrossEntropy(_)) && narrow(n)));
+            for expected in &golden.losses {
+                let outputs = trainer.step(&golden.batch);
+                let got = outputs["loss"].data[0];
+                assert!((got - expected).abs() <= 2e-3 * expected, "{name}: {got}, {expected}");
+                assert_eq!((outputs["skipped"].data[0], outputs["loss_scale"].data[0]), (0.0, 65536.0));
+            }
+            // a step of 2e-4 is less than f16 tells apart near 1
+            let moved = golden.params.keys().filter(|n| trainer.parameter(n) != golden.params[*n].to_f64()).count();
+            assert!(moved * 10 > golden.params.len() * 9, "{name}: {moved} of {}", golden.params.len());
+            assert!(trainer.states.keys().all(|s| !s.contains("f16")));
+        }
+    }
+}
+
+#[test]
+fn the_loss_scale_halves_at_each_overflow_and_doubles_after_good_steps() {
+    let golden = Golden::open("dnn_deep_small", Loss::CrossEntropy);
+    let scaling = LossScaling { initial: 16_777_216.0, growth_steps: 2 };
+    let half = TrainOptions { precision: Precision::F16(scaling), clip_norm: Some(1e6), ..golden_options() };
+    let mut trainer = OnReference::new(&golden.forward, &golden.params, &half, true);
+    let (mut scale, mut good, mut skips, mut growths) = (16_777_216.0, 0, 0, 0);
+    let mut norms = Vec::new();
+    for _ in 0..20 {
+        let before = trainer.parameter("layers.0.weight");
+        let outputs = trainer.step(&golden.batch);
+        assert_eq!(outputs["loss_scale"].data, [scale]);
+        let skipped = outputs["skipped"].data[0] == 1.0;
+        if skipped {
+            (scale, good, skips) = (scale / 2.0, 0, skips + 1);
+            assert_eq!(before, trainer.parameter("layers.0.weight"));
+        } else {
+            norms.push(outputs["grad_norm"].data[0]);
+            good += 1;
+            if good == 2 {
+                (scale, good, growths) = (scale * 2.0, 0, growths + 1);
+            }
+        }
+    }
+    assert!(skips > 1 && growths > 1, "{skips} skips, {growths} growths");
+    assert_eq!(trainer.states["skipped"].data, [f64::from(skips)]);
+    // the norm is of gradients without the scale
+    let (least, most) = norms.iter().fold((f64::MAX, 0.0), |(a, b): (f64, f64), n| (a.min(*n), b.max(*n)));
+    assert!(most < 2.0 * least && most < 100.0, "{norms:?}");
+}
