@@ -120,7 +120,7 @@ fn table(session: &Session, args: &Args, job: &Job, peak: Peak) -> Result<(), Bo
     let x = Tensor::from_f64(input, &values);
     println!(
         "{:<9} {:>10} {:>8} {:>10} {:>11} {:>10} {:>9} {:>12}",
-        "mode", "ms", "submits", "dispatches", "encode µs", "GFLOP/s", "of peak", "planned MiB"
+        "mode", "ms", "submits", "dispatches", "host µs", "GFLOP/s", "of peak", "planned MiB"
     );
     let modes = [(ModeArg::Eager, Mode::Eager), (ModeArg::Recorded, Mode::Recorded), (ModeArg::Fused, Mode::Fused)];
     for (arg, mode) in modes {
@@ -128,16 +128,16 @@ fn table(session: &Session, args: &Args, job: &Job, peak: Peak) -> Result<(), Bo
             continue;
         }
         let program = session.compile(&graph, &params, &CompileOptions::mode(mode))?;
-        let (mut walls, mut encodes, mut submits) = (Vec::new(), Vec::new(), 0);
+        let (mut walls, mut hosts, mut submits) = (Vec::new(), Vec::new(), 0);
         for i in 0..=args.runs {
             let begin = Instant::now();
             let run = program.submit_unread(&[("input", &x)])?;
-            let encode = run.encode_ns() as f64 / 1e3;
+            let host = run.host_ns() as f64 / 1e3;
             submits = run.submits();
             run.wait()?;
             if i > 0 {
                 walls.push(begin.elapsed().as_secs_f64());
-                encodes.push(encode);
+                hosts.push(host);
             }
         }
         let seconds = median(&mut walls);
@@ -148,7 +148,7 @@ fn table(session: &Session, args: &Args, job: &Job, peak: Peak) -> Result<(), Bo
             mode.to_string(),
             seconds * 1e3,
             program.dispatches(),
-            median(&mut encodes),
+            median(&mut hosts),
             rate / 1e9,
             100.0 * rate / peak.flops
         );

@@ -95,16 +95,7 @@ const COLUMNS: u32 = SIZE / LANES;
 var<workgroup> tile: array<Partial, {{ size }}>;
 {% endif %}
 
-@compute @workgroup_size({{ size }})
-fn main(
-    @builtin(workgroup_id) wg: vec3<u32>,
-    @builtin(num_workgroups) grid: vec3<u32>,
-    @builtin(local_invocation_index) index: u32,
-) {
-    let group = group_index(wg, grid);
-    if group >= p.groups {
-        return;
-    }
+{% include "shared/main.wgsl" %}
 {% if not columns %}
     let column = group;
     let lane = index;

@@ -24,17 +24,8 @@ const SIZE: u32 = {{ size }}u;
 
 {% include "shared/group.wgsl" %}
 
-@compute @workgroup_size({{ size }})
-fn main(
-    @builtin(workgroup_id) wg: vec3<u32>,
-    @builtin(num_workgroups) grid: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let group = group_index(wg, grid);
-    if group >= p.groups {
-        return;
-    }
-    let at = group * SIZE + lane;
+{% include "shared/main.wgsl" %}
+    let at = group * SIZE + index;
     if at >= p.count {
         return;
     }

@@ -24,27 +24,18 @@ const SIZE: u32 = {{ size }}u;
 
 {% include "shared/group.wgsl" %}
 
-@compute @workgroup_size({{ size }})
-fn main(
-    @builtin(workgroup_id) wg: vec3<u32>,
-    @builtin(num_workgroups) grid: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let group = group_index(wg, grid);
-    if group >= p.groups {
-        return;
-    }
-    let at = group * SIZE + lane; // of (count, width)
+{% include "shared/main.wgsl" %}
+    let at = group * SIZE + index; // of (count, width)
     let r = at / p.width;
     if r >= p.count {
         return;
     }
 {% if index == "i32" %}
-    let index = u32(max(indices[p.first + r], 0));
+    let wanted = u32(max(indices[p.first + r], 0));
 {% else %}
-    let index = indices[p.first + r];
+    let wanted = indices[p.first + r];
 {% endif %}
-    let row = p.part * (p.first + r) + min(index, p.bound - 1u);
+    let row = p.part * (p.first + r) + min(wanted, p.bound - 1u);
     if row < p.window || row - p.window >= p.window_rows {
         return;
     }

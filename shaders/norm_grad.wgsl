@@ -21,9 +21,7 @@ struct Params {
 @group(0) @binding({{ loop.index }}) var<storage, {{ access }}> {{ name }}: array<{{ type }}>;
 {% endfor %}
 
-const SIZE: u32 = {{ size }}u;
-const LANES: u32 = {{ 1 if per_row else size }}u;
-const BLOCK: u32 = 64u * LANES;
+{% include "shared/lanes.wgsl" %}
 
 // the sums of g · h{{ "" if rms else " and of g" }}
 alias Partial = {{ "f32" if rms else "vec2<f32>" }};
@@ -35,33 +33,10 @@ fn total(v: {{ loaded }}) -> f32 {
 }
 {% if not per_row %}
 
-fn merge(a: Partial, b: Partial) -> Partial {
-    return a + b;
-}
-
-{% include "shared/merge.wgsl" %}
+{% include "shared/sum_lanes.wgsl" %}
 {% endif %}
 
-@compute @workgroup_size({{ size }})
-fn main(
-    @builtin(workgroup_id) wg: vec3<u32>,
-    @builtin(num_workgroups) grid: vec3<u32>,
-    @builtin(local_invocation_index) index: u32,
-) {
-    let group = group_index(wg, grid);
-    if group >= p.groups {
-        return;
-    }
-{% if per_row %}
-    let row = group * SIZE + index;
-    if row >= p.rows {
-        return;
-    }
-    let lane = 0u;
-{% else %}
-    let row = group;
-    let lane = index;
-{% endif %}
+{% include "shared/main_row.wgsl" %}
     let width = p.width{{ " / 4u" if vec }};
     let base = row * width;
     let rstd = rstds[p.first + row];

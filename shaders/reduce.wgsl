@@ -17,7 +17,7 @@ enable f16;
 
 struct Params {
     groups: u32,
-    outputs: u32,
+    rows: u32, // slices, of which each has an output
     n: u32,
     inner: u32,
     slice: u32,
@@ -29,9 +29,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read> x: array<{{ stored }}>;
 @group(0) @binding(2) var<storage, read_write> y: array<{{ result }}>;
 
-const SIZE: u32 = {{ size }}u;
-const LANES: u32 = {{ 1 if per_row else size }}u;
-const BLOCK: u32 = 64u * LANES;
+{% include "shared/lanes.wgsl" %}
 
 {% include "shared/group.wgsl" %}
 {% if kind in ["max", "argmax"] %}
@@ -90,40 +88,19 @@ fn divide(s: f32, n: f32) -> f32 {
 
 alias Partial = f32;
 
-fn merge(a: Partial, b: Partial) -> Partial {
-    return a + b;
-}
+{% include "shared/sum_lanes.wgsl" %}
 {% endif %}
 {% endif %}
-{% if not per_row %}
+{% if kind in ["max", "argmax"] and not per_row %}
 
 {% include "shared/merge.wgsl" %}
 {% endif %}
 
-@compute @workgroup_size({{ size }})
-fn main(
-    @builtin(workgroup_id) wg: vec3<u32>,
-    @builtin(num_workgroups) grid: vec3<u32>,
-    @builtin(local_invocation_index) index: u32,
-) {
-    let group = group_index(wg, grid);
-    if group >= p.groups {
-        return;
-    }
-{% if per_row %}
-    let output = group * SIZE + index;
-    if output >= p.outputs {
-        return;
-    }
-    let lane = 0u;
-{% else %}
-    let output = group;
-    let lane = index;
-{% endif %}
-    let row = output / p.inner; // of (outer, parts)
-    let low = row % p.parts * p.slice;
+{% include "shared/main_row.wgsl" %}
+    let slice = row / p.inner; // of (outer, parts)
+    let low = slice % p.parts * p.slice;
     let high = min(low + p.slice, p.n);
-    let base = row / p.parts * p.n * p.inner + output % p.inner;
+    let base = slice / p.parts * p.n * p.inner + row % p.inner;
 {% if kind in ["sum", "mean"] %}
     let stop = high{{ " / 4u" if vec else "" }};
     var all = 0.0;
@@ -152,11 +129,11 @@ fn main(
     }
 {% endif %}
 {% if per_row %}
-    y[p.first + output] = {{ value }};
+    y[p.first + row] = {{ value }};
 {% else %}
     all = merge_lanes(all, lane);
     if lane == 0u {
-        y[p.first + output] = {{ value }};
+        y[p.first + row] = {{ value }};
     }
 {% endif %}
 }

@@ -15,7 +15,7 @@ enable f16;
 
 struct Params {
     groups: u32,
-    columns: u32,
+    rows: u32, // (outer, inner) pairs
     n: u32,
     inner: u32,
 }
@@ -31,21 +31,8 @@ const LOWEST: f32 = -0x1.fffffep+127f;
 
 const BLOCK: u32 = 64u;
 
-@compute @workgroup_size({{ size }})
-fn main(
-    @builtin(workgroup_id) wg: vec3<u32>,
-    @builtin(num_workgroups) grid: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let group = group_index(wg, grid);
-    if group >= p.groups {
-        return;
-    }
-    let column = group * SIZE + lane;
-    if column >= p.columns {
-        return;
-    }
-    let base = column / p.inner * p.n * p.inner + column % p.inner;
+{% include "shared/main_row.wgsl" %}
+    let base = row / p.inner * p.n * p.inner + row % p.inner;
     var m = LOWEST;
     for (var j = 0u; j < p.n; j++) {
         m = max(m, f32(x[base + j * p.inner]));
@@ -85,21 +72,8 @@ fn merge(a: Partial, b: Partial) -> Partial {
 
 {% include "shared/merge.wgsl" %}
 
-@compute @workgroup_size({{ size }})
-fn main(
-    @builtin(workgroup_id) wg: vec3<u32>,
-    @builtin(num_workgroups) grid: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let row = group_index(wg, grid);
-    if row >= p.groups {
-        return;
-    }
-{% if vec %}
-    let width = p.n / 4u;
-{% else %}
-    let width = p.n;
-{% endif %}
+{% include "shared/main_row.wgsl" %}
+    let width = p.n{{ " / 4u" if vec }};
     let base = row * width;
     var own = Partial(LOWEST, 0.0);
     for (var j = lane; j < width; j += SIZE) {

@@ -15,7 +15,7 @@ enable f16;
 
 struct Params {
     groups: u32,
-    columns: u32,
+    rows: u32, // (outer, inner) pairs
     n: u32,
     inner: u32,
 }
@@ -24,45 +24,24 @@ struct Params {
 @group(0) @binding(2) var<storage, read> dy: array<{{ stored }}>;
 @group(0) @binding(3) var<storage, read_write> dx: array<{{ stored }}>;
 
-const SIZE: u32 = {{ size }}u;
-const LANES: u32 = {{ 1 if per_row else size }}u;
-const BLOCK: u32 = 64u * LANES;
+{% include "shared/lanes.wgsl" %}
 
 {% include "shared/group.wgsl" %}
 {% if not per_row %}
 
 alias Partial = f32;
 
-fn merge(a: Partial, b: Partial) -> Partial {
-    return a + b;
-}
-
-{% include "shared/merge.wgsl" %}
+{% include "shared/sum_lanes.wgsl" %}
 {% endif %}
 
-@compute @workgroup_size({{ size }})
-fn main(
-    @builtin(workgroup_id) wg: vec3<u32>,
-    @builtin(num_workgroups) grid: vec3<u32>,
-    @builtin(local_invocation_index) index: u32,
-) {
-    let group = group_index(wg, grid);
-    if group >= p.groups {
-        return;
-    }
+{% include "shared/main_row.wgsl" %}
 {% if per_row %}
-    let column = group * SIZE + index;
-    if column >= p.columns {
-        return;
-    }
-    let lane = 0u;
     let width = p.n;
-    let base = column / p.inner * p.n * p.inner + column % p.inner;
+    let base = row / p.inner * p.n * p.inner + row % p.inner;
     let step = p.inner;
 {% else %}
-    let lane = index;
     let width = p.n{{ " / 4u" if vec }};
-    let base = group * width;
+    let base = row * width;
     let step = 1u;
 {% endif %}
     var sum = 0.0;

@@ -38,19 +38,10 @@ struct Params {
         }
 {% endmacro %}
 
-@compute @workgroup_size({{ size }})
-fn main(
-    @builtin(workgroup_id) wg: vec3<u32>,
-    @builtin(num_workgroups) grid: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let group = group_index(wg, grid);
-    if group >= p.groups {
-        return;
-    }
+{% include "shared/main.wgsl" %}
 {% if second %}
     if group >= p.y_groups {
-        let at = (group - p.y_groups) * {{ size }}u + lane;
+        let at = (group - p.y_groups) * {{ size }}u + index;
         if at >= p.z_count {
             return;
         }
@@ -59,7 +50,7 @@ fn main(
         return;
     }
 {% endif %}
-    let at = group * {{ size }}u + lane;
+    let at = group * {{ size }}u + index;
     if at < p.y_count {
 {{ sum("x", "p.y_count", wide) }}
         y[p.y_first + at] = {{ stored }}(all);

@@ -520,6 +520,11 @@ impl Run<'_> {
         self.pending.host.submit_ns
     }
 
+    /// Nanoseconds that the host took in all, [`Run::encode_ns`] and [`Run::submit_ns`].
+    pub fn host_ns(&self) -> u64 {
+        self.encode_ns() + self.submit_ns()
+    }
+
     /// Command buffers submitted.
     pub fn submits(&self) -> u64 {
         self.pending.host.submits

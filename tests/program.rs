@@ -270,6 +270,19 @@ fn f16_on_a_device_without_it_is_refused_by_name() {
 }
 
 #[test]
+fn bf16_is_refused_by_name() {
+    let mut b = Builder::new();
+    let x = b.input("x", TensorType::new(DType::BF16, [4])).unwrap();
+    b.output("y", x).unwrap();
+    let error = kiln::session::compile(&b.finish().unwrap(), &DeviceCaps::PORTABLE, &CompileOptions::default());
+    assert_eq!(
+        error.err().unwrap().to_string(),
+        "input \"x\": bf16, which no device computes with; build the model in f32 or f16, to which a checkpoint's bf16 is \
+         converted when it is loaded"
+    );
+}
+
+#[test]
 fn limits_can_be_tightened_and_not_widened() {
     let Some(session) = session() else { return };
     let (graph, params, tokens) = gptlite();

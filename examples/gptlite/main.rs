@@ -188,26 +188,26 @@ fn compare(session: &Session, file: &GptliteFile, weights: &Checkpoint, tokens: 
         generators.push((build(session, file, weights, mode)?, Vec::new(), Vec::new(), 0));
     }
     for round in 0..=ROUNDS {
-        for (generator, walls, encodes, submits) in &mut generators {
+        for (generator, walls, hosts, submits) in &mut generators {
             let begin = Instant::now();
             let run = generator.submit(tokens)?;
-            let encode = run.encode_ns() as f64 / 1e3;
+            let host = run.host_ns() as f64 / 1e3;
             *submits = run.submits();
             run.wait()?;
             // the first round warms up
             if round > 0 {
                 walls.push(begin.elapsed().as_secs_f64() * 1e3);
-                encodes.push(encode);
+                hosts.push(host);
             }
         }
     }
     println!("\none step of S = {} (median of {ROUNDS})", file.config.block_size);
     println!(
         "{:<9} {:>9} {:>9} {:>8} {:>10} {:>13} {:>12}",
-        "mode", "ms", "speed-up", "submits", "dispatches", "encode µs", "planned MiB"
+        "mode", "ms", "speed-up", "submits", "dispatches", "host µs", "planned MiB"
     );
     let mut eager = None;
-    for (generator, walls, encodes, submits) in &mut generators {
+    for (generator, walls, hosts, submits) in &mut generators {
         let ms = median(walls);
         let base = *eager.get_or_insert(ms);
         let mib = generator.program.plan().total() as f64 / f64::from(1 << 20);
@@ -215,7 +215,7 @@ fn compare(session: &Session, file: &GptliteFile, weights: &Checkpoint, tokens: 
         println!(
             "{mode:<9} {ms:>9.3} {:>8.2}x {submits:>8} {dispatches:>10} {:>13.1} {mib:>12.2}",
             base / ms,
-            median(encodes)
+            median(hosts)
         );
     }
     Ok(())

@@ -36,7 +36,7 @@ pub struct Times {
     /// First kernel's begin to last kernel's end of one run, milliseconds; `None` without timestamps.
     pub gpu_ms: Option<f64>,
     pub submits: u64,
-    pub encode_us: f64,
+    pub host_us: f64,
 }
 
 impl Job {
@@ -83,36 +83,36 @@ impl Job {
     /// The first run, its outputs and what it took.
     pub fn first(&self) -> Result<(Outputs, Times), Box<dyn Error>> {
         let begin = Instant::now();
-        let (outputs, submits, encode_us) = match &self.kind {
+        let (outputs, submits, host_us) = match &self.kind {
             Kind::Infer(program) => {
                 let run = program.submit(&self.given())?;
-                let (submits, encode) = (run.submits(), run.encode_ns());
-                (run.wait()?, submits, encode as f64 / 1e3)
+                let (submits, host) = (run.submits(), run.host_ns());
+                (run.wait()?, submits, host as f64 / 1e3)
             }
             Kind::Train(trainer) => {
                 let steps = trainer.submit_all(&[self.given()])?;
-                let (submits, encode) = (steps.run().submits(), steps.run().encode_ns());
+                let (submits, host) = (steps.run().submits(), steps.run().host_ns());
                 let loss = steps.wait()?[0].loss;
                 let outputs = Outputs::from([("loss".to_owned(), Tensor::f32([1], &[loss]))]);
-                (outputs, submits, encode as f64 / 1e3)
+                (outputs, submits, host as f64 / 1e3)
             }
         };
         let ms = begin.elapsed().as_secs_f64() * 1e3;
-        Ok((outputs, Times { wall_ms: ms, pipelined_ms: ms, gpu_ms: None, submits, encode_us }))
+        Ok((outputs, Times { wall_ms: ms, pipelined_ms: ms, gpu_ms: None, submits, host_us }))
     }
 
     /// Some runs after a third as many that warm up, and then one with timestamps, whose trace is printed if asked.
     pub fn measure(&self, runs: usize, kernels: bool) -> Result<Times, Box<dyn Error>> {
-        let (mut walls, mut encodes, mut submits) = (Vec::new(), Vec::new(), 0);
+        let (mut walls, mut hosts, mut submits) = (Vec::new(), Vec::new(), 0);
         for i in 0..runs + runs / 3 {
             let begin = Instant::now();
             let run = self.start()?;
-            let encode = run.run().encode_ns() as f64 / 1e3;
+            let host = run.run().host_ns() as f64 / 1e3;
             submits = run.run().submits();
             run.wait()?;
             if i >= runs / 3 {
                 walls.push(begin.elapsed().as_secs_f64() * 1e3);
-                encodes.push(encode);
+                hosts.push(host);
             }
         }
         let begin = Instant::now();
@@ -129,7 +129,7 @@ impl Job {
             print!("{trace}");
         }
         let gpu_ms = trace.gpu_stats().map(|s| s.median / 1e6);
-        Ok(Times { wall_ms: median(&mut walls), pipelined_ms, gpu_ms, submits, encode_us: median(&mut encodes) })
+        Ok(Times { wall_ms: median(&mut walls), pipelined_ms, gpu_ms, submits, host_us: median(&mut hosts) })
     }
 
     fn start(&self) -> Result<InFlight<'_>, Box<dyn Error>> {

@@ -80,7 +80,7 @@ pub async fn adapters() -> Vec<AdapterInfo> {
 
 /// The adapter that a choice names.
 pub(super) async fn choose(choice: &AdapterChoice) -> Result<(wgpu::Adapter, AdapterInfo), GpuError> {
-    let adapters = enumerate().await;
+    let mut adapters = enumerate().await;
     let found: Vec<AdapterInfo> = adapters.iter().map(|a| describe(&a.get_info())).collect();
     let (wanted, index) = match choice {
         AdapterChoice::Best => (None, (!found.is_empty()).then_some(0)),
@@ -91,8 +91,7 @@ pub(super) async fn choose(choice: &AdapterChoice) -> Result<(wgpu::Adapter, Ada
     };
     let Some(index) = index else { return Err(GpuError::NoAdapter { wanted, found }) };
     let info = found[index].clone();
-    let adapter = adapters.into_iter().nth(index).expect("an index of this list");
-    Ok((adapter, info))
+    Ok((adapters.swap_remove(index), info))
 }
 
 /// The features that kiln uses where an adapter has them.

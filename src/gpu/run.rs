@@ -119,7 +119,7 @@ impl Executable {
             let mut next = 0;
             while next < dispatches {
                 if room == 0 {
-                    let commands = std::mem::replace(&mut current, encoder()).finish();
+                    let commands = clock.time("finish", || std::mem::replace(&mut current, encoder()).finish());
                     let submit_begin = Instant::now();
                     clock.time("submit", || self.gpu.queue.submit([commands]));
                     between += submit_begin.elapsed();
@@ -144,7 +144,7 @@ impl Executable {
         if let (Some(staging), Some(stamps), Some((at, _))) = (&staging, &stamps, queries) {
             stamps.resolve(&mut current, staging, at);
         }
-        let commands = current.finish();
+        let commands = clock.time("finish", || current.finish());
         let encode_ns = (encode_begin.elapsed() - between).as_nanos() as u64;
         let index = clock.time("submit", || self.gpu.queue.submit([commands]));
         drop(order);
@@ -347,8 +347,7 @@ impl Pending<'_> {
         let outputs = self.ranges.iter().map(|run| ports.iter().zip(run).map(output).collect()).collect();
         let times = self.queries.map_or(Vec::new(), |(at, count)| {
             let raw = &view[at as usize..at as usize + count * 8];
-            let ticks: Vec<u64> =
-                raw.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().expect("eight bytes"))).collect();
+            let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(raw);
             let pairs: Vec<(u64, u64)> = ticks.chunks_exact(2).map(|p| (p[0], p[1])).collect();
             times(&pairs, f64::from(gpu.queue.get_timestamp_period()))
         });

@@ -50,11 +50,17 @@ impl Builder {
     }
 
     /// A value's type.
+    ///
+    /// # Panics
+    /// If the value is another graph's.
     pub fn ty(&self, value: ValueId) -> &TensorType {
         self.graph.ty(value)
     }
 
     /// A value's shape.
+    ///
+    /// # Panics
+    /// If the value is another graph's.
     pub fn shape(&self, value: ValueId) -> &Shape {
         self.graph.shape(value)
     }
@@ -62,7 +68,9 @@ impl Builder {
     fn push(&mut self, op: Op, inputs: &[ValueId]) -> Value {
         // a linear without a scope of its own is told apart by its weight's name
         let name = match (&op, inputs) {
-            (Op::Linear, [_, w, ..]) => self.graph.producer(*w).name.trim_end_matches(".weight").to_owned(),
+            (Op::Linear, [_, w, ..]) if self.graph.has(*w) => {
+                self.graph.producer(*w).name.trim_end_matches(".weight").to_owned()
+            }
             _ => self.path(op.name()),
         };
         Ok(self.graph.push(op, inputs.to_vec(), name)?.into())
@@ -342,5 +350,36 @@ impl Builder {
     pub fn finish(self) -> Result<Graph, GraphError> {
         self.graph.verify()?;
         Ok(self.graph)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::StorageId;
+
+    #[test]
+    fn values_of_another_graph_are_refused() {
+        let f32s = TensorType::new(DType::F32, [2, 2]);
+        let mut other = Builder::new();
+        other.input("a", f32s.clone()).unwrap();
+        let foreign = other.input("b", f32s.clone()).unwrap();
+        let mut b = Builder::new();
+        let x = b.input("x", f32s).unwrap();
+        let refused = [
+            (b.relu(foreign).unwrap_err(), "relu \"relu\""),
+            (b.linear(x, foreign, None).unwrap_err(), "linear \"linear\""),
+            (b.output("y", foreign).unwrap_err(), "output \"y\""),
+            (b.update(foreign, x).unwrap_err(), "update \"state\""),
+            (b.update(x, foreign).unwrap_err(), "update \"x\""),
+        ];
+        for (error, what) in refused {
+            let expected = "%1 is no value of this graph; give it one that this graph's own calls returned";
+            assert_eq!(error.to_string(), format!("{what}: {expected}"));
+        }
+        assert_eq!(
+            b.op(Op::Parameter(StorageId(0)), &[]).unwrap_err().to_string(),
+            "parameter \"parameter\": storage: expected one of the graph's layout, got 0"
+        );
     }
 }

@@ -157,9 +157,23 @@ impl Graph {
         consumers
     }
 
+    /// Whether a value is one of this graph's.
+    pub fn has(&self, value: ValueId) -> bool {
+        self.nodes.get(value.node.0).is_some_and(|n| value.output < n.outputs.len())
+    }
+
+    /// Fails if one of the values is not this graph's, and so of another graph.
+    fn check(&self, op: &'static str, node: &str, values: &[ValueId]) -> Result<(), GraphError> {
+        match values.iter().find(|v| !self.has(**v)) {
+            Some(value) => Err(GraphError::Value { op, node: node.into(), value: *value }),
+            None => Ok(()),
+        }
+    }
+
     /// Appends a node whose output types follow from its inputs'.
     pub fn push(&mut self, op: Op, inputs: Vec<ValueId>, name: impl Into<String>) -> Result<NodeId, GraphError> {
         let name = name.into();
+        self.check(op.name(), &name, &inputs)?;
         let types: Vec<&TensorType> = inputs.iter().map(|v| self.ty(*v)).collect();
         let outputs = infer(&op, &name, &types, &self.layout)?;
         Ok(self.push_typed(op, inputs, outputs, name))
@@ -193,14 +207,17 @@ impl Graph {
         if self.outputs.iter().any(|o| o.name == name) {
             return Err(GraphError::Duplicate { kind: "output", name });
         }
+        self.check("output", &name, &[value])?;
         self.outputs.push(Output { name, value, disposition });
         Ok(())
     }
 
     /// Makes an input or a parameter state: at the end of a run it takes this value.
     pub fn push_update(&mut self, state: NodeId, value: ValueId) -> Result<(), GraphError> {
+        self.check("update", "state", &[state.into()])?;
         let node = self.node(state);
         let fail = |what: String| GraphError::Invalid { op: node.op.name(), node: node.name.clone(), what };
+        self.check("update", &node.name, &[value])?;
         if !node.op.is_source() {
             return Err(fail("only an input or a parameter can be updated".into()));
         }

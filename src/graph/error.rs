@@ -1,6 +1,6 @@
 //! In: what a builder was asked for; out: [`GraphError`], naming op, node, what was expected and what came.
 
-use super::{DType, Shape};
+use super::{DType, Shape, ValueId};
 use thiserror::Error;
 
 /// A graph that cannot be built.
@@ -69,6 +69,16 @@ pub enum GraphError {
         kind: &'static str,
         /// The name.
         name: String,
+    },
+    /// A value of another graph.
+    #[error("{op} \"{node}\": {value} is no value of this graph; give it one that this graph's own calls returned")]
+    Value {
+        /// Op's name.
+        op: &'static str,
+        /// Node's name.
+        node: String,
+        /// What it was given.
+        value: ValueId,
     },
     /// A graph that a pass made breaks an invariant.
     #[error("graph is not valid at {op} \"{node}\": {what}")]

@@ -264,7 +264,9 @@ pub fn infer(op: &Op, node: &str, inputs: &[&TensorType], layout: &ParamLayout) 
         }),
         Op::Parameter(id) => {
             c.arity(0..=0)?;
-            let s = layout.get(*id);
+            let Some((_, s)) = layout.iter().nth(id.0) else {
+                return Err(c.attribute("storage", "one of the graph's layout", id.0));
+            };
             with(s.dtype, s.shape.clone())
         }
         Op::Constant(_, dtype, shape) => {
@@ -469,7 +471,7 @@ pub fn infer(op: &Op, node: &str, inputs: &[&TensorType], layout: &ParamLayout) 
                         Some(d),
                     ));
                 }
-                dims[*axis] += other[*axis];
+                dims[*axis] = dims[*axis].saturating_add(other[*axis]);
             }
             with(inputs[0].dtype, dims.into())
         }

@@ -74,14 +74,14 @@ impl Shape {
 
     /// The number of elements; saturates instead of wrapping.
     pub fn elements(&self) -> usize {
-        self.0.iter().fold(1, |a, &b| a.saturating_mul(b))
+        self.0.iter().fold(1, |a: usize, &b| a.saturating_mul(b))
     }
 
-    /// The distance in elements between neighbours along each dimension.
+    /// The distance in elements between neighbours along each dimension; saturates.
     pub fn strides(&self) -> Vec<usize> {
-        let mut strides = vec![1; self.0.len()];
+        let mut strides = vec![1usize; self.0.len()];
         for i in (1..self.0.len()).rev() {
-            strides[i - 1] = strides[i] * self.0[i];
+            strides[i - 1] = strides[i].saturating_mul(self.0[i]);
         }
         strides
     }
@@ -91,9 +91,9 @@ impl Shape {
         self.0.last().copied().unwrap_or(1)
     }
 
-    /// The number of rows along the last dimension: the product of all sizes but the last.
+    /// The number of rows along the last dimension: the product of all sizes but the last; saturates.
     pub fn rows(&self) -> usize {
-        self.0[..self.0.len().saturating_sub(1)].iter().product()
+        self.0[..self.0.len().saturating_sub(1)].iter().fold(1, |a: usize, &b| a.saturating_mul(b))
     }
 
     /// NumPy's broadcast of two shapes: sizes aligned at the right, 1 stretches. `Err` holds the dimension of the

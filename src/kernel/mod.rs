@@ -346,7 +346,7 @@ pub fn wgsl_type(dtype: DType) -> &'static str {
         DType::F16 => "f16",
         DType::I32 => "i32",
         DType::U32 | DType::Bool => "u32",
-        DType::BF16 => unreachable!("bf16 is converted when a checkpoint is loaded"),
+        DType::BF16 => unreachable!("select refuses bf16"),
     }
 }
 

@@ -9,7 +9,7 @@ use minijinja::context;
 use std::ops::Range;
 
 pub(super) const NAME: &str = "reduce";
-pub(super) const PARAMS: &[&str] = &["groups", "outputs", "n", "inner", "slice", "parts", "first", "count"];
+pub(super) const PARAMS: &[&str] = &["groups", "rows", "n", "inner", "slice", "parts", "first", "count"];
 
 /// What is kept of the elements along n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

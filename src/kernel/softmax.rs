@@ -7,7 +7,7 @@ use crate::graph::DType;
 use minijinja::context;
 
 pub(super) const NAME: &str = "softmax";
-pub(super) const PARAMS: &[&str] = &["groups", "columns", "n", "inner"];
+pub(super) const PARAMS: &[&str] = &["groups", "rows", "n", "inner"];
 
 /// What changes softmax.wgsl.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -8,7 +8,7 @@ use crate::graph::DType;
 use minijinja::context;
 
 pub(super) const NAME: &str = "softmax_grad";
-pub(super) const PARAMS: &[&str] = &["groups", "columns", "n", "inner"];
+pub(super) const PARAMS: &[&str] = &["groups", "rows", "n", "inner"];
 
 /// What changes softmax_grad.wgsl.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

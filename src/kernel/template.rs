@@ -12,6 +12,10 @@ macro_rules! templates {
 const TEMPLATES: &[(&str, &str)] = templates![
     "shared/params.wgsl",
     "shared/group.wgsl",
+    "shared/main.wgsl",
+    "shared/main_row.wgsl",
+    "shared/lanes.wgsl",
+    "shared/sum_lanes.wgsl",
     "shared/merge.wgsl",
     "shared/attend.wgsl",
     "shared/attend_grad.wgsl",
@@ -49,10 +53,10 @@ const TEMPLATES: &[(&str, &str)] = templates![
 static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     let mut env = Environment::new();
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).keep_trailing_newline(true).build();
-    env.set_syntax(syntax.expect("the default delimiters differ"));
+    env.set_syntax(syntax.expect("the delimiters are the default ones, which differ"));
     env.set_undefined_behavior(minijinja::UndefinedBehavior::Strict);
     for (name, text) in TEMPLATES {
-        env.add_template(name, text).expect("templates are checked by tests");
+        env.add_template(name, text).expect("the templates are a part of the crate; tests parse each");
     }
     env
 });
@@ -60,6 +64,6 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
 /// Renders `NAME.wgsl`. Its variables come from a key alone, so a failure is a fault of the template.
 pub fn render(name: &str, params: ParamSpace, values: Value) -> String {
     let values = context! { immediate => params == ParamSpace::Immediate, ..values };
-    let template = ENVIRONMENT.get_template(&format!("{name}.wgsl")).expect("every kernel has a template");
+    let template = ENVIRONMENT.get_template(&format!("{name}.wgsl")).expect("every kernel's is in the list");
     template.render(values).unwrap_or_else(|e| panic!("template {name}.wgsl does not render: {e:#}"))
 }

@@ -87,9 +87,9 @@ pub fn coalesce(dims: &[usize], strides: &[&[usize]]) -> (Vec<usize>, Vec<Vec<us
         }
         let merges = out_dims.last().is_some() && strides.iter().zip(&out).all(|(s, o)| o[o.len() - 1] == s[i] * d);
         if merges {
-            *out_dims.last_mut().expect("checked above") *= d;
+            *out_dims.last_mut().expect("what merges has a dimension before it") *= d;
             for (s, o) in strides.iter().zip(&mut out) {
-                *o.last_mut().expect("as long as out_dims") = s[i];
+                *o.last_mut().expect("it is as long as out_dims") = s[i];
             }
         } else {
             out_dims.push(d);

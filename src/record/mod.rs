@@ -176,7 +176,7 @@ pub fn lower(selected: &Selected, plan: &MemoryPlan, caps: &DeviceCaps) -> Recor
         BufferId(buffers.len() - 1)
     });
     for (id, offset) in inputs {
-        place.insert(id, (input_buffer.expect("there is an input"), offset));
+        place.insert(id, (input_buffer.expect("every input takes at least a byte"), offset));
     }
     let mut recording = Recording {
         buffers,

@@ -68,6 +68,16 @@ pub enum SelectError {
         /// Node's name.
         node: String,
     },
+    /// No device computes with the element type.
+    #[error(
+        "{op} \"{node}\": bf16, which no device computes with; build the model in f32 or f16, to which a checkpoint's bf16 is converted when it is loaded"
+    )]
+    Bf16 {
+        /// Op's name.
+        op: &'static str,
+        /// Node's name.
+        node: String,
+    },
 }
 
 fn tensor_name(tensor: &Option<String>) -> String {

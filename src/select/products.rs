@@ -3,7 +3,7 @@
 
 use super::selector::{Fault, Selector};
 use super::{Located, TensorId, TensorKind, Weight};
-use crate::graph::{Chain, DType, NodeId, Op, StorageId, ValueId};
+use crate::graph::{Chain, DType, Node, NodeId, Op, StorageId, ValueId};
 use crate::kernel::elementwise::Elementwise;
 use crate::kernel::matmul::Matmul;
 use crate::kernel::{KernelError, View, fill};
@@ -27,14 +27,14 @@ impl Selector<'_> {
         let is_weight = |op: &Op| {
             matches!(op, Op::Linear) || matches!(op, Op::FusedMatmul { transpose_a: false, transpose_b: true, .. })
         };
-        let readers: Vec<_> = self.graph.nodes().filter(|(_, n)| n.inputs.contains(&value)).collect();
+        let readers = &self.consumers[id.0];
+        let as_weight =
+            |n: &Node| is_weight(&n.op) && n.inputs.iter().enumerate().all(|(i, v)| (*v == value) == (i == 1));
+        // each reader reads it once, so any further use is an output or an update
         let linear_only = ty.shape.rank() == 2
             && !readers.is_empty()
-            && readers
-                .iter()
-                .all(|(_, n)| is_weight(&n.op) && n.inputs.iter().enumerate().all(|(i, v)| (*v == value) == (i == 1)))
-            && !self.graph.outputs().iter().any(|o| o.value == value)
-            && !self.graph.updates().iter().any(|u| u.1 == value);
+            && readers.iter().all(|r| as_weight(self.graph.node(*r)))
+            && self.uses[id.0][0] == readers.len();
         if !linear_only {
             let tensor = self.tensor(node, ty, TensorKind::Weight)?;
             self.out.weights.push(Weight { tensor, storage, columns: None });
@@ -101,7 +101,7 @@ impl Selector<'_> {
             Some(pieces) => {
                 let dtype = self.graph.ty(node.inputs[1]).dtype;
                 let place = |w: &Weight| {
-                    let columns = w.columns.clone().expect("a transposed weight has columns");
+                    let columns = w.columns.clone().expect("a weight stored transposed was pushed with its columns");
                     let view = View { offset: 0, dims: vec![k, columns.len()], strides: vec![columns.len(), 1] };
                     (Located { tensor: w.tensor, view, dtype, own: false }, columns)
                 };

@@ -4,8 +4,8 @@ use super::reads::Reads;
 use super::{Located, Port, SelectError, Selected, Step, TensorId, TensorKind, TensorSpec, Weight};
 use crate::caps::DeviceCaps;
 use crate::graph::{
-    Chain, DType, Disposition, Extreme, Graph, Node, NodeId, Op, Output, Reduction, Ref, Shape, StateUses, StorageId,
-    TensorType, ValueId,
+    Chain, DType, Disposition, Extreme, Graph, IndexBound, Node, NodeId, Op, Output, Reduction, Ref, Shape, StateUses,
+    StorageId, TensorType, ValueId,
 };
 use crate::kernel::elementwise::Elementwise;
 use crate::kernel::norm::NormKind;
@@ -22,6 +22,8 @@ pub fn select(graph: &Graph, caps: &DeviceCaps) -> Result<Selected, SelectError>
         at: HashMap::new(),
         dense: HashMap::new(),
         uses: graph.use_counts(),
+        consumers: graph.consumers(),
+        bounds: graph.index_bounds(),
         transposed: HashMap::new(),
         reads: Reads::of(graph),
         states: StateUses::of(graph),
@@ -43,6 +45,9 @@ pub(super) struct Selector<'a> {
     pub at: HashMap<ValueId, Located>,
     dense: HashMap<ValueId, Located>,
     pub uses: Vec<Vec<usize>>,
+    /// The nodes that read each node.
+    pub consumers: Vec<Vec<NodeId>>,
+    bounds: Vec<(NodeId, IndexBound)>,
     /// Weights stored transposed: their tensors in order of columns.
     pub transposed: HashMap<StorageId, Vec<Weight>>,
     /// Who reads values last.
@@ -77,6 +82,9 @@ impl<'a> Selector<'a> {
     fn check(&self, node: &Node) -> Result<(), SelectError> {
         if !self.caps.f16 && node.outputs.iter().any(|t| t.dtype == DType::F16) {
             return Err(SelectError::NoF16 { op: node.op.name(), node: node.name.clone() });
+        }
+        if node.outputs.iter().any(|t| t.dtype == DType::BF16) {
+            return Err(SelectError::Bf16 { op: node.op.name(), node: node.name.clone() });
         }
         Ok(())
     }
@@ -238,8 +246,8 @@ impl<'a> Selector<'a> {
                 let ty = node.outputs[0].clone();
                 let tensor = self.tensor(node, &ty, TensorKind::Input)?;
                 self.set(id.into(), Located { tensor, view: View::dense(&ty.shape), dtype: ty.dtype, own: false });
-                let all = self.graph.index_bounds().into_iter();
-                let mut bounds: Vec<_> = all.filter(|(n, _)| *n == id).map(|(_, bound)| bound).collect();
+                let of_input = self.bounds.iter().filter(|(n, _)| *n == id);
+                let mut bounds: Vec<IndexBound> = of_input.map(|(_, bound)| bound.clone()).collect();
                 bounds.sort_by_key(|b| b.count);
                 self.out.inputs.push(Port { name: node.name.clone(), ty, tensor, offset: 0, bounds, keep: false });
                 Ok(())

@@ -95,7 +95,9 @@ pub fn training_step(forward: &Graph, options: &TrainOptions) -> Result<Graph, T
         }
     }
     for (output, value) in forward.outputs().iter().zip(outputs) {
-        step.graph.push_output(output.name.clone(), value, output.disposition)?;
+        // the trainer reads the loss of every step
+        let disposition = if output.name == "loss" { Disposition::Read } else { output.disposition };
+        step.graph.push_output(output.name.clone(), value, disposition)?;
     }
     for (name, value) in [("grad_norm", limits.norm), ("skipped", limits.skipped), ("loss_scale", limits.scale)] {
         if let Some(value) = value {

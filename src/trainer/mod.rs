@@ -156,7 +156,7 @@ impl Trainer {
     /// [`TrainOptions::skip_non_finite`] is set; if the device fails.
     pub fn step(&self, inputs: &[(&str, &Tensor)]) -> Result<StepReport, Error> {
         let reports = self.submit_all(&[inputs])?.wait()?;
-        Ok(reports.into_iter().next().expect("a batch gives a report"))
+        Ok(reports.into_iter().next().expect("each batch gives a report"))
     }
 
     /// Trains on each batch in turn, all in one submit, waiting on this thread: every step has a learning rate and

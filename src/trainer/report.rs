@@ -61,7 +61,7 @@ impl<'a> Steps<'a> {
 
 pub(super) fn reports(rates: Vec<(u64, f64)>, skips: bool, outputs: Vec<Outputs>) -> Result<Vec<StepReport>, Error> {
     let report = |((step, learning_rate), mut outputs): ((u64, f64), Outputs)| {
-        let loss = scalar(&outputs.remove("loss").expect("a training step gives its loss"));
+        let loss = scalar(&outputs.remove("loss").expect("a training step reads its loss back"));
         let grad_norm = outputs.remove("grad_norm").map(|t| scalar(&t));
         let skipped = outputs.remove("skipped").is_some_and(|t| t.bytes().iter().any(|b| *b != 0));
         let loss_scale = outputs.remove("loss_scale").map(|t| scalar(&t));

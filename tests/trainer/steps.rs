@@ -2,7 +2,8 @@
 
 use super::device::{Counts, assert_numbers, own_session, refs, session};
 use super::trained::{Named, OnReference};
-use super::{assert_parameters, batch, bytes, f32s, losses, network, options, params, trainer};
+use super::{assert_parameters, batch, bytes, f32s, linear, losses, network, options, params, trainer};
+use kiln::graph::Builder;
 use kiln::session::{CompileOptions, Mode};
 use kiln::tensor::Tensor;
 use kiln::train::{Group, Optimiser, TrainOptions};
@@ -34,6 +35,19 @@ fn every_optimiser_steps_as_on_the_reference_in_every_mode() {
             assert_parameters(&format!("{optimiser}, {mode}"), &trainer, &reference, 1e-5);
         }
     }
+}
+
+#[test]
+fn a_loss_that_is_declared_kept_is_read_all_the_same() {
+    let Some(session) = session() else { return };
+    let mut b = Builder::new();
+    let x = b.input("x", f32s(&[2, 5])).unwrap();
+    let wanted = b.input("wanted", f32s(&[2, 3])).unwrap();
+    let y = linear(&mut b, "layer", x, 3);
+    let loss = b.mse(y, wanted).unwrap();
+    b.output_kept("loss", loss).unwrap();
+    let graph = b.finish().unwrap();
+    assert!(trainer(session, &graph, &options()).step(&refs(&batch(2, 0))).unwrap().loss.is_finite());
 }
 
 #[test]
