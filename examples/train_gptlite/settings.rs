@@ -161,3 +161,43 @@ fn same<T: PartialEq + Debug>(flag: &str, given: Option<&T>, was: &T) -> Result<
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use kiln::model::ModelConfig;
+
+    #[derive(Parser)]
+    struct Only {
+        #[command(flatten)]
+        flags: Flags,
+    }
+
+    fn flags(line: &str) -> Flags {
+        Only::parse_from(std::iter::once("train_gptlite").chain(line.split_whitespace())).flags
+    }
+
+    #[test]
+    fn what_is_written_is_read_by_who_runs_it_and_by_who_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = dir.path().join("config.json");
+        let vocabulary = Vocabulary::new(vec!['\n', 'a', '−']).unwrap();
+        let settings = Settings::new(&flags("--layers 1 --width 8 --heads 2 --dropout 0.25")).unwrap();
+        assert_eq!((settings.rate, settings.text.clone()), (0.08, None));
+        settings.write(&config, &vocabulary).unwrap();
+        let ModelConfig::Gptlite(file) = ModelConfig::open(&config).unwrap() else { panic!("a GPTlite was written") };
+        assert_eq!((file.config, file.vocabulary), (settings.model(&vocabulary), Some(vocabulary)));
+
+        assert_eq!(Settings::resume(&config, &flags("")).unwrap(), settings);
+        let longer = Settings::resume(&config, &flags("--width 8 --steps 9000")).unwrap();
+        assert_eq!(longer, Settings { steps: 9000, ..settings });
+        assert_eq!(
+            Settings::resume(&config, &flags("--heads 4")).unwrap_err().to_string(),
+            "--heads is 4, but the training that --resume goes on with has 2; leave the flag out, or begin another \
+             training with another --out"
+        );
+        let none = Settings::resume(&dir.path().join("none.json"), &flags("")).unwrap_err().to_string();
+        assert!(none.ends_with("--resume needs the --out of a training that was saved"), "{none}");
+    }
+}
