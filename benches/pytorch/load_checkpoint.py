@@ -2,7 +2,8 @@
 
 python load_checkpoint.py MODEL.safetensors CONFIG.json [--prompt TEXT] [--tokens 60]
 
-Prints the continuation: it must be the one that `cargo run --release --example gptlite` prints for the same files.
+Prints the continuation: it must be the one that `cargo run --release --example gptlite` prints for the same files and
+prompt with `--temperature 0`.
 """
 
 import argparse

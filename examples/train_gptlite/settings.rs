@@ -16,7 +16,7 @@ pub struct Flags {
     /// Text to train on; the project's own sources and docs if not given.
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
-    /// Steps in all [default: 2000].
+    /// Steps in all [default: 1500].
     #[arg(long)]
     steps: Option<u64>,
     /// Blocks of the model [default: 3].
@@ -71,7 +71,7 @@ impl Settings {
         Ok(Settings {
             text: absolute(flags.text.as_deref())?,
             fingerprint: String::new(),
-            steps: flags.steps.unwrap_or(2000),
+            steps: flags.steps.unwrap_or(1500),
             layers: flags.layers.unwrap_or(3),
             width,
             heads: flags.heads.unwrap_or(4),

@@ -1,6 +1,7 @@
 //! In: nodes in the order in which they can run; out: [`Graph`] with its invariants checked and printed.
 
 use super::{DType, GraphError, Op, ParamLayout, Shape, StorageId, TensorType, infer};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// Index of a node in its graph.
@@ -59,6 +60,8 @@ pub struct Graph {
     nodes: Vec<Node>,
     outputs: Vec<Output>,
     updates: Vec<(NodeId, ValueId)>,
+    /// The nodes that `updates` lists.
+    states: BTreeSet<NodeId>,
     /// Where parameters live.
     pub layout: ParamLayout,
     pub(super) origins: Origins,
@@ -130,7 +133,7 @@ impl Graph {
 
     /// Whether an input stays on the device between runs.
     pub fn is_state(&self, id: NodeId) -> bool {
-        self.updates.iter().any(|(state, _)| *state == id)
+        self.states.contains(&id)
     }
 
     /// How often each value is read by nodes, outputs and updates, indexed by node and output.
@@ -228,12 +231,13 @@ impl Graph {
             return Err(GraphError::Duplicate { kind: "update", name: node.name.clone() });
         }
         self.updates.push((state, value));
+        self.states.insert(state);
         Ok(())
     }
 
     /// Checks every invariant: edges point backwards, types are what inference gives, names are unique.
     pub fn verify(&self) -> Result<(), GraphError> {
-        let mut names = std::collections::BTreeSet::new();
+        let mut names = BTreeSet::new();
         for (id, node) in self.nodes() {
             let fail = |what: String| GraphError::Invalid { op: node.op.name(), node: node.name.clone(), what };
             for v in &node.inputs {

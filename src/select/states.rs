@@ -9,6 +9,7 @@ use super::{Located, Port, SelectError, Step, TensorId, TensorKind};
 use crate::graph::{NodeId, ValueId};
 use crate::kernel::{Access, View};
 use std::collections::HashMap;
+use std::ops::Range;
 
 impl Selector<'_> {
     /// The tensor of an input or a parameter that stays on the device.
@@ -57,8 +58,8 @@ impl Selector<'_> {
         located
     }
 
-    /// A state is read as of the start of a run. Its new value is copied into it after everything has read it; where
-    /// the launch that makes the value comes after all readers, it writes the state itself.
+    /// A state is read as of the start of a run. Its new value is copied into it as soon as everything has read the old
+    /// one; where the launch that makes the value comes after all readers, it writes the state itself.
     pub(super) fn updates(&mut self) -> Result<(), SelectError> {
         let mut pending = Vec::new();
         // before any state is written: a value may be read from a state
@@ -91,11 +92,37 @@ impl Selector<'_> {
         let mut sources: HashMap<TensorId, usize> = HashMap::new();
         pending.iter().for_each(|(_, from, _)| *sources.entry(from.tensor).or_insert(0) += 1);
         pending.retain(|(_, from, to)| !(sources[&from.tensor] == 1 && self.write_state_directly(from, to)));
-        for (state, from, to) in pending {
-            let node = self.graph.node(state);
-            self.copy_into(state, &from, &to).map_err(|e| self.name_tensor(node, e))?;
+        let mut touched: HashMap<TensorId, usize> = HashMap::new();
+        for (at, step) in self.out.steps.iter().enumerate() {
+            touched.extend(step.launch.operands.iter().map(|o| (o.tensor, at)));
         }
+        let end = self.out.steps.len();
+        let mut copies: Vec<(usize, Range<usize>)> = Vec::new();
+        for (state, from, to) in pending {
+            let (node, first) = (self.graph.node(state), self.out.steps.len());
+            self.copy_into(state, &from, &to).map_err(|e| self.name_tensor(node, e))?;
+            let after = [from.tensor, to.tensor].iter().filter_map(|t| touched.get(t)).max().map_or(0, |at| at + 1);
+            copies.push((after, first..self.out.steps.len()));
+        }
+        self.move_back(end, copies);
         Ok(())
+    }
+
+    /// Moves launches from behind `end` to before the ones at other places.
+    fn move_back(&mut self, end: usize, mut moved: Vec<(usize, Range<usize>)>) {
+        moved.sort_by_key(|(to, steps)| (*to, steps.start));
+        let behind = self.out.steps.split_off(end);
+        let steps = std::mem::take(&mut self.out.steps);
+        let mut moved = moved.into_iter().peekable();
+        for (at, step) in steps.into_iter().enumerate() {
+            while let Some((_, range)) = moved.next_if(|(to, _)| *to == at) {
+                self.out.steps.extend_from_slice(&behind[range.start - end..range.end - end]);
+            }
+            self.out.steps.push(step);
+        }
+        for (_, range) in moved {
+            self.out.steps.extend_from_slice(&behind[range.start - end..range.end - end]);
+        }
     }
 
     /// Lets the launches that make a state's new value write the state's own memory, if nothing reads that value or,

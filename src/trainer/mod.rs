@@ -206,7 +206,7 @@ impl Trainer {
         own: &'i [(&'static str, Tensor)],
     ) -> Result<Vec<(&'i str, &'i Tensor)>, Error> {
         if let Some((name, _)) = batch.iter().find(|(name, _)| own.iter().any(|(n, _)| n == name)) {
-            let known = self.program.compiled().graph.inputs().map(|(_, n)| n.name.as_str());
+            let known = self.program.compiled().recording.inputs.iter().map(|i| i.port.name.as_str());
             let known: Vec<&str> = known.filter(|k| !own.iter().any(|(n, _)| n == k)).collect();
             let (kind, what) = ("input", "is the trainer's own to give");
             return Err(Error::Name { kind, name: (*name).into(), what, known: known.join(", ") });
@@ -217,12 +217,12 @@ impl Trainer {
     /// What the trainer gives to a step beside its batch.
     fn own_inputs(&self, step: u64, seed: u64) -> Vec<(&'static str, Tensor)> {
         let mut own = Vec::new();
-        for (_, node) in self.program.compiled().graph.inputs() {
-            let shape = &node.outputs[0].shape;
-            if node.name == SCALARS {
+        for input in &self.program.compiled().recording.inputs {
+            let shape = &input.port.ty.shape;
+            if input.port.name == SCALARS {
                 let scalars = self.options.optimiser.scalars(self.options.learning_rate.at(step), step + 1);
                 own.push((SCALARS, Tensor::f32(shape.clone(), &scalars)));
-            } else if node.name == DROPOUT_COUNTER {
+            } else if input.port.name == DROPOUT_COUNTER {
                 own.push((DROPOUT_COUNTER, counters(step, seed, shape)));
             }
         }

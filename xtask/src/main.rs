@@ -18,7 +18,7 @@ Commands:
   help    print this text
 
 Each first sees to it that Linux has a Vulkan driver, and names the adapter that it uses.
-ARGS go to the example (`cargo xtask demo -- --prompt Permission`, `cargo xtask train -- --steps 200`) or to one
+ARGS go to the example (`cargo xtask demo -- --prompt impl`, `cargo xtask train -- --steps 200`) or to one
 `cargo test --workspace` (`cargo xtask test -- --test layers`).";
 
 /// What was asked for, with what follows `--`.
