@@ -61,6 +61,18 @@ fn the_deep_network_trains_within_2500_mib_with_checkpoints() {
 }
 
 #[test]
+fn clipping_and_skipping_hold_all_gradients_at_once() {
+    let forward = Gptlite::new(GptliteConfig::small()).build_training(1, 2048, Loss::Seed).unwrap();
+    let options = TrainOptions { clip_norm: Some(1.0), skip_non_finite: true, ..TrainOptions::default() };
+    let without = planned("GPTlite Small", &forward, &TrainOptions::default());
+    let with = planned("GPTlite Small, clipped and skipped", &forward, &options);
+    let weights: usize = forward.layout.iter().map(|(_, s)| s.shape.elements() * 4).sum();
+    let more = with.plan.total() - without.plan.total();
+    assert!((0..2 * weights as u64).contains(&more), "{more} more for {weights} bytes of weights");
+    assert!(with.recording.dispatches.len() > without.recording.dispatches.len());
+}
+
+#[test]
 fn momentum_takes_one_state_a_weight_and_its_new_value_goes_at_once() {
     let forward = Dnn::new(DnnConfig::wide()).build_training(2048, Loss::CrossEntropy).unwrap();
     let optimiser = Optimiser::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.0 };

@@ -36,7 +36,7 @@ struct Args {
     #[arg(long, default_value_t = 100)]
     tokens: usize,
     /// 0 takes the likeliest character each time.
-    #[arg(long, default_value_t = 0.7)]
+    #[arg(long, default_value_t = 0.0, overrides_with = "temperature")]
     temperature: f64,
     /// Sample among this many likeliest characters; 0 is all.
     #[arg(long, default_value_t = 0)]

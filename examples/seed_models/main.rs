@@ -44,6 +44,9 @@ struct Args {
     /// Timed runs, after a third as many that warm up; with 0 only the first run is timed.
     #[arg(long, default_value_t = 30)]
     runs: usize,
+    /// Positions of GPTlite's sequence, or samples of a DNN.
+    #[arg(long, default_value_t = 2048)]
+    rows: usize,
     /// Compares with the f64 reference: the whole output; or in training, and then nothing is timed, the gradients of the
     /// first, middle and last layers at full depth for 64 positions, 8 or 4 samples, under both initialisations.
     #[arg(long)]
@@ -104,6 +107,7 @@ impl From<InitArg> for Init {
 #[derive(Serialize)]
 struct Row {
     phase: String,
+    rows: usize,
     model: String,
     mode: String,
     init: String,
@@ -178,8 +182,8 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let mut rows = Vec::new();
     for model in &args.model {
         let work = match args.phase {
-            Phase::Infer => model.infer(Model::ROWS)?,
-            Phase::Train => model.train(Model::ROWS)?,
+            Phase::Infer => model.infer(args.rows)?,
+            Phase::Train => model.train(args.rows)?,
         };
         let params = init(&work.graph.layout, args.init.into(), 0)?;
         let reference = match args.phase == Phase::Infer && args.verify {
@@ -302,6 +306,7 @@ fn row(args: &Args, session: &Session, subject: &Subject, mode: Mode, peak: f64)
     let tflops = program.compiled().recording.estimate().flops / times.gpu_ms.unwrap_or(times.pipelined_ms) / 1e9;
     Ok(Row {
         phase: format!("{:?}", args.phase).to_lowercase(),
+        rows: args.rows,
         model: model.to_string(),
         mode: mode.to_string(),
         init: format!("{:?}", args.init).to_lowercase(),

@@ -36,10 +36,7 @@ pub struct Work {
 }
 
 impl Model {
-    /// Positions of GPTlite's one sequence, or samples of a DNN, at full size.
-    pub const ROWS: usize = 2048;
-
-    /// As many rows as the reference computes in reasonable time.
+    /// As many positions of GPTlite's one sequence, or samples of a DNN, as the reference computes in reasonable time.
     pub fn few_rows(self) -> usize {
         match self {
             Model::Gptlite => 64,

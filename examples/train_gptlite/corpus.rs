@@ -121,3 +121,38 @@ fn collect(folder: &Path, deep: bool, files: &mut Vec<PathBuf>) -> Result<(), Bo
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rare_characters_are_left_out_and_a_tenth_is_held_out() {
+        let text = "ab".repeat(RAREST) + "é\r\n";
+        let corpus = Corpus::new(&text, None).unwrap();
+        assert_eq!(corpus.vocabulary, Vocabulary::new(vec!['a', 'b']).unwrap());
+        assert_eq!(corpus.left_out, (2, 2));
+        assert_eq!((corpus.training.len(), corpus.validation.len()), (RAREST * 9 / 5, RAREST / 5));
+        let again = Corpus::new("abcab", Some(corpus.vocabulary)).unwrap();
+        assert_eq!((again.training, again.left_out), (vec![0, 1, 0, 1], (1, 1)));
+    }
+
+    #[test]
+    fn entropies_of_texts_that_are_known() {
+        // every second character follows from the one before, and both are as frequent
+        let alternating = Corpus::new(&"ab".repeat(500), None).unwrap().entropies();
+        assert!((alternating.unigram - 2f64.ln()).abs() < 1e-12);
+        assert!(alternating.bigram.abs() < 1e-12);
+        assert!(alternating.bigram_held_out > 0.0 && alternating.bigram_held_out < 0.01);
+        let one = Corpus::new(&"a".repeat(100), None).unwrap().entropies();
+        assert_eq!((one.unigram, one.bigram), (0.0, 0.0));
+    }
+
+    #[test]
+    fn the_projects_own_text_is_found() {
+        let corpus = Corpus::new(&read(None).unwrap(), None).unwrap();
+        assert!(corpus.training.len() > 500_000);
+        assert!(corpus.left_out.0 * 1000 < corpus.training.len());
+        assert!(read(Some(Path::new("nowhere"))).unwrap_err().to_string().starts_with("nowhere: "));
+    }
+}

@@ -205,7 +205,7 @@ impl Job<'_> {
         let bar = ProgressBar::new(settings.steps).with_position(trainer.steps()).with_style(style);
         bar.enable_steady_tick(Duration::from_millis(500));
         let (mut loss, mut last) = (f32::NAN, None);
-        let (mut seconds, mut steps) = (0.0, 0);
+        let (mut seconds, mut steps, mut skipped) = (0.0, 0, 0);
         while trainer.steps() < settings.steps && !interrupted.load(Ordering::Relaxed) {
             let first = trainer.steps();
             let to_validation = args.validate_every - first % args.validate_every;
@@ -216,7 +216,8 @@ impl Job<'_> {
             seconds += begin.elapsed().as_secs_f64();
             steps += end - first;
             // a single batch says little
-            for report in reports {
+            skipped += reports.iter().filter(|report| report.skipped).count();
+            for report in reports.iter().filter(|report| !report.skipped) {
                 loss = if loss.is_nan() { report.loss } else { 0.95 * loss + 0.05 * report.loss };
             }
             let speed = (steps as usize * settings.batch * settings.block) as f64 / seconds;
@@ -224,9 +225,12 @@ impl Job<'_> {
                 let validation = self.evaluate(validation)?;
                 last = Some(validation);
                 self.save()?;
-                let line = format!("step {end}: loss {loss:.3}, validation {validation:.3}, {speed:.0} tokens/s");
+                let mut line = format!("step {end}: loss {loss:.3}, validation {validation:.3}, {speed:.0} tokens/s");
+                if skipped > 0 {
+                    line += &format!(", {skipped} steps skipped whose gradients f16 could not hold");
+                }
                 bar.suspend(|| println!("{line}"));
-                (seconds, steps) = (0.0, 0);
+                (seconds, steps, skipped) = (0.0, 0, 0);
             }
             let validation = last.map_or("-".into(), |loss: f64| format!("{loss:.3}"));
             bar.set_message(format!("loss {loss:.3}, validation {validation}, {speed:.0} tokens/s"));

@@ -1,9 +1,9 @@
 //! In: flags, or the config.json of a training that goes on; out: [`Settings`], all that decides what is computed, and
 //! back into a config.json. Knows files and models' sizes.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use kiln::model::{GptliteConfig, Vocabulary};
-use kiln::train::{Group, Optimiser, Schedule, TrainOptions};
+use kiln::train::{Group, LossScaling, Optimiser, Precision, Schedule, TrainOptions};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::error::Error;
@@ -37,12 +37,23 @@ pub struct Flags {
     /// Probability of dropout [default: 0].
     #[arg(long, value_name = "P")]
     dropout: Option<f32>,
+    /// In what forward and backward passes compute; f16 where the adapter can, with weights in f32 [default: f32].
+    #[arg(long, value_enum)]
+    precision: Option<PrecisionArg>,
     /// Highest learning rate; it rises over the first twentieth and falls along a cosine to a tenth [default: 0.64 / width].
     #[arg(long)]
     rate: Option<f64>,
     /// Seed of parameters, batches and dropout [default: 0].
     #[arg(long)]
     seed: Option<u64>,
+}
+
+/// In what forward and backward passes compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PrecisionArg {
+    F32,
+    F16,
 }
 
 /// All that decides what is computed.
@@ -60,6 +71,7 @@ pub struct Settings {
     pub block: usize,
     pub batch: usize,
     pub dropout: f32,
+    pub precision: PrecisionArg,
     pub rate: f64,
     pub seed: u64,
 }
@@ -78,6 +90,7 @@ impl Settings {
             block: flags.block.unwrap_or(64),
             batch: flags.batch.unwrap_or(8),
             dropout: flags.dropout.unwrap_or(0.0),
+            precision: flags.precision.unwrap_or(PrecisionArg::F32),
             rate: flags.rate.unwrap_or(0.64 / width.max(1) as f64),
             seed: flags.seed.unwrap_or(0),
         })
@@ -101,6 +114,7 @@ impl Settings {
         same("block", flags.block.as_ref(), &settings.block)?;
         same("batch", flags.batch.as_ref(), &settings.batch)?;
         same("dropout", flags.dropout.as_ref(), &settings.dropout)?;
+        same("precision", flags.precision.as_ref(), &settings.precision)?;
         same("rate", flags.rate.as_ref(), &settings.rate)?;
         same("seed", flags.seed.as_ref(), &settings.seed)?;
         Ok(Settings { steps: flags.steps.unwrap_or(settings.steps), ..settings })
@@ -118,6 +132,10 @@ impl Settings {
             optimiser: Optimiser::adamw(0.1),
             learning_rate: Schedule::constant(self.rate).warm_up(self.steps / 20).cosine(self.steps, self.rate / 10.0),
             groups: vec![Group::no_decay()],
+            precision: match self.precision {
+                PrecisionArg::F32 => Precision::F32,
+                PrecisionArg::F16 => Precision::F16(LossScaling::default()),
+            },
             seed: self.seed,
             ..TrainOptions::default()
         }
@@ -159,5 +177,45 @@ fn same<T: PartialEq + Debug>(flag: &str, given: Option<&T>, was: &T) -> Result<
              begin another training with another --out"
         )),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use kiln::model::ModelConfig;
+
+    #[derive(Parser)]
+    struct Only {
+        #[command(flatten)]
+        flags: Flags,
+    }
+
+    fn flags(line: &str) -> Flags {
+        Only::parse_from(std::iter::once("train_gptlite").chain(line.split_whitespace())).flags
+    }
+
+    #[test]
+    fn what_is_written_is_read_by_who_runs_it_and_by_who_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = dir.path().join("config.json");
+        let vocabulary = Vocabulary::new(vec!['\n', 'a', '−']).unwrap();
+        let settings = Settings::new(&flags("--layers 1 --width 8 --heads 2 --dropout 0.25")).unwrap();
+        assert_eq!((settings.rate, settings.text.clone()), (0.08, None));
+        settings.write(&config, &vocabulary).unwrap();
+        let ModelConfig::Gptlite(file) = ModelConfig::open(&config).unwrap() else { panic!("a GPTlite was written") };
+        assert_eq!((file.config, file.vocabulary), (settings.model(&vocabulary), Some(vocabulary)));
+
+        assert_eq!(Settings::resume(&config, &flags("")).unwrap(), settings);
+        let longer = Settings::resume(&config, &flags("--width 8 --steps 9000")).unwrap();
+        assert_eq!(longer, Settings { steps: 9000, ..settings });
+        assert_eq!(
+            Settings::resume(&config, &flags("--heads 4")).unwrap_err().to_string(),
+            "--heads is 4, but the training that --resume goes on with has 2; leave the flag out, or begin another \
+             training with another --out"
+        );
+        let none = Settings::resume(&dir.path().join("none.json"), &flags("")).unwrap_err().to_string();
+        assert!(none.ends_with("--resume needs the --out of a training that was saved"), "{none}");
     }
 }

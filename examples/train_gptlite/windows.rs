@@ -63,3 +63,58 @@ impl<'a> Windows<'a> {
         [("tokens", from(0)), ("targets", from(1))]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(batch: &Batch) -> [Vec<f64>; 2] {
+        batch.each_ref().map(|(_, tensor)| tensor.to_f64())
+    }
+
+    #[test]
+    fn a_batch_follows_from_seed_and_step() {
+        let tokens: Vec<i32> = (0..1000).collect();
+        let windows = Windows::new("training", &tokens, 4, 16).unwrap();
+        let [inputs, targets] = numbers(&windows.of_step(7, 3));
+        assert!(inputs.iter().zip(&targets).all(|(i, t)| i + 1.0 == *t), "targets are one further");
+        assert!(inputs.chunks(16).all(|w| w.windows(2).all(|pair| pair[0] + 1.0 == pair[1])), "windows have no gaps");
+        assert_eq!(numbers(&windows.of_step(7, 3)), [inputs.clone(), targets]);
+        for (seed, step) in [(7, 4), (8, 3)] {
+            assert_ne!(numbers(&windows.of_step(seed, step))[0], inputs);
+        }
+    }
+
+    #[test]
+    fn the_last_character_can_be_a_target() {
+        let tokens: Vec<i32> = (0..6).collect();
+        let windows = Windows::new("training", &tokens, 2, 4).unwrap();
+        let last = (0..20).map(|step| numbers(&windows.of_step(0, step))[1].iter().fold(0.0, |m: f64, t| m.max(*t)));
+        assert_eq!(last.fold(0.0, f64::max), 5.0);
+    }
+
+    #[test]
+    fn even_windows_cover_the_whole_part() {
+        let tokens: Vec<i32> = (0..103).collect();
+        let windows = Windows::new("validation", &tokens, 4, 10).unwrap();
+        let mut seen: Vec<f64> = windows.even(usize::MAX).iter().flat_map(|b| numbers(b)[1].clone()).collect();
+        seen.sort_by(f64::total_cmp);
+        seen.dedup();
+        assert_eq!(seen, (1..103).map(f64::from).collect::<Vec<_>>());
+        assert_eq!(windows.even(2).len(), 2);
+    }
+
+    #[test]
+    fn a_text_that_is_too_short_is_refused() {
+        let error = Windows::new("validation", &[0; 16], 4, 16).err().unwrap().to_string();
+        assert_eq!(
+            error,
+            "the validation part of the text has 16 characters, expected more than --block = 16; give a longer text or a \
+             smaller block"
+        );
+        assert_eq!(
+            Windows::new("training", &[0; 16], 0, 4).err().unwrap().to_string(),
+            "--batch is 0, expected at least 1"
+        );
+    }
+}

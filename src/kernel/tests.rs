@@ -130,6 +130,13 @@ fn bindings_and_workgroups_are_those_of_rust_and_portable() {
 /// Browsers compile with tint, which is stricter than naga about uniform control flow and constants. They have no
 /// immediates.
 #[test]
+fn g03_no_kernel_adds_by_atomics() {
+    for key in catalogue() {
+        assert!(!key.source(ParamSpace::Uniform).contains("atomic"), "{key:?}");
+    }
+}
+
+#[test]
 fn every_key_passes_tint_where_it_is_installed() {
     if std::process::Command::new("tint").arg("--help").output().is_err() {
         eprintln!("skipped: tint is not installed");

@@ -196,7 +196,7 @@ impl Trainer {
         progress.steps = step + 1;
         let rates = vec![(step, self.options.learning_rate.at(step))];
         let reports = report::reports(rates, self.options.skip_non_finite, vec![outputs])?;
-        Ok((reports.into_iter().next().expect("a batch gives a report"), frame))
+        Ok((reports.into_iter().next().expect("each batch gives a report"), frame))
     }
 
     /// A batch with what the trainer gives beside it.

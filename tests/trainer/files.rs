@@ -12,7 +12,7 @@ use kiln::trainer::Trainer;
 use std::fs;
 
 #[test]
-fn training_goes_on_from_a_checkpoint_to_the_bit() {
+fn g14_training_goes_on_from_a_checkpoint_to_the_bit() {
     let Some(session) = session() else { return };
     let graph = network(4);
     for optimiser in [Optimiser::adam(), Optimiser::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 }] {

@@ -10,7 +10,7 @@ use kiln::tensor::Tensor;
 use kiln::train::{Optimiser, Schedule, TrainOptions};
 
 #[test]
-fn a_step_with_a_gradient_that_is_not_finite_is_skipped_to_the_bit() {
+fn g13_a_step_with_a_gradient_that_is_not_finite_is_skipped_to_the_bit() {
     let Some(session) = session() else { return };
     let graph = network(4);
     for optimiser in [Optimiser::adam(), Optimiser::Sgd { momentum: 0.9, nesterov: true, weight_decay: 0.1 }] {

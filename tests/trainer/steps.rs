@@ -10,7 +10,7 @@ use kiln::train::{Group, Optimiser, TrainOptions};
 use kiln::trainer::StepReport;
 
 #[test]
-fn every_optimiser_steps_as_on_the_reference_in_every_mode() {
+fn g19_steps_of_every_optimiser_overwrite_gradients_as_on_the_reference() {
     let Some(session) = session() else { return };
     let graph = network(7);
     let optimisers = [
@@ -98,7 +98,7 @@ fn a_split_submission_gives_the_same_bits() {
 }
 
 #[test]
-fn accumulated_micro_batches_are_one_batch_in_one_submit() {
+fn g18_accumulated_micro_batches_are_one_batch_in_one_submit() {
     let Some(session) = own_session() else { return };
     let (whole, half) = (network(8), network(4));
     let one = trainer(&session, &whole, &options());

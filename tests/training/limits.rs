@@ -39,7 +39,7 @@ fn clipping_scales_all_gradients_to_the_norm() {
 }
 
 #[test]
-fn a_step_that_is_not_finite_is_skipped_and_counted() {
+fn g13_a_step_that_is_not_finite_is_skipped_and_counted() {
     let graph = mlp(6, LossReduction::Mean);
     let start = params(&graph);
     let options = TrainOptions { skip_non_finite: true, ..TrainOptions::default() };

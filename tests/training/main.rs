@@ -99,7 +99,7 @@ fn assert_near(what: &str, got: &[f64], expected: &[f64], tolerance: f64) {
 }
 
 #[test]
-fn two_micro_batches_are_one_batch() {
+fn g18_two_micro_batches_are_one_batch() {
     let whole = mlp(8, LossReduction::Mean);
     let half = mlp(4, LossReduction::Mean);
     let options = TrainOptions { learning_rate: Schedule::constant(1e-2), ..TrainOptions::default() };
@@ -214,7 +214,7 @@ fn groups_freeze_scale_and_do_not_decay_also_within_a_packed_storage() {
 }
 
 #[test]
-fn tied_weights_get_the_sum_of_both_gradients() {
+fn g06_tied_weights_get_the_sum_of_both_gradients() {
     let model = |tied: bool| {
         let mut b = Builder::new();
         let tokens = b.input("tokens", TensorType::new(DType::I32, [4])).unwrap();

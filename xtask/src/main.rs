@@ -53,7 +53,7 @@ fn main() -> ExitCode {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
         }
-        Ok(Task::Demo(args)) => example("gptlite", &["--compare"], &args),
+        Ok(Task::Demo(args)) => example("gptlite", &["--compare", "--temperature", "0.7"], &args),
         Ok(Task::Train(args)) => example("train_gptlite", &[], &args),
         Ok(Task::Test(args)) => test(&args),
         Err(what) => {
