@@ -96,12 +96,9 @@ impl AttentionStats<'_> {
         let groups = count.div_ceil(size as usize);
         let (lengths, dropout) = (self.attrs.lengths, self.attrs.dropout.is_some());
         let key = AttentionStatsKey { dtype: self.dtype, vec, lengths, dropout, size };
-        let mut params = Vec::new();
-        for (what, size) in
-            [("groups", groups), ("rows", count), ("heads", heads), ("queries", sq), ("keys", self.sk), ("size", d)]
-        {
-            params.push(split::word(NAME, what, size)?);
-        }
+        let sizes =
+            [("groups", groups), ("rows", count), ("heads", heads), ("queries", sq), ("keys", self.sk), ("size", d)];
+        let mut params = split::sizes(NAME, sizes)?;
         let rows = Heads { kernel: NAME, caps, entries, size: self.dtype.size(), vec, d };
         let mut operands = vec![
             rows.rows(n, "the output", self.out, &mut params)?,

@@ -1,7 +1,7 @@
 //! In: sizes of logits (outer, n, inner) and what a cross entropy does with labels; out: launches of
 //! cross_entropy.wgsl. Knows no other kernel.
 
-use super::split::{self, Rows};
+use super::split::{self, Form, Rows};
 use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, template, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::{CrossEntropyAttrs, DType};
@@ -59,14 +59,8 @@ pub fn launches(
     if outer == 0 || inner == 0 {
         return Ok(Vec::new());
     }
-    let per_row = split::per_row(outer, n, inner, caps);
-    let vec = !per_row && n.is_multiple_of(4);
-    let size = if per_row {
-        split::workgroup(NAME, 0, 0, caps)?
-    } else {
-        // three words, and a fourth that pads them
-        split::workgroup(NAME, if vec { n / 4 } else { n }, 16, caps)?
-    };
+    // three words, and a fourth that pads them
+    let Form { per_row, vec, size } = Form::choose(NAME, [outer, n, inner], true, 16, caps)?;
     let lines = match per_row {
         true if n >= 256 && !caps.cpu => LINES,
         true => 1,
@@ -82,16 +76,16 @@ pub fn launches(
     for rows in split::windows(NAME, outer, &tensors, caps)? {
         let columns = rows.len() * inner;
         let groups = if per_row { columns.div_ceil((size / lines) as usize) } else { columns };
-        let mut params = Vec::with_capacity(PARAMS.len());
-        for (what, size) in [
-            ("groups", groups),
-            ("columns", columns),
-            ("classes", n),
-            ("inner", inner),
-            ("first row", labels.first(&rows) * inner),
-        ] {
-            params.push(split::word(NAME, what, size)?);
-        }
+        let mut params = split::sizes(
+            NAME,
+            [
+                ("groups", groups),
+                ("columns", columns),
+                ("classes", n),
+                ("inner", inner),
+                ("first row", labels.first(&rows) * inner),
+            ],
+        )?;
         params.extend([ignore.unwrap_or(0) as u32, 0, smoothing.to_bits()]);
         let elements = columns as f64 * n as f64;
         launches.push(Launch {

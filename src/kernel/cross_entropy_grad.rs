@@ -104,16 +104,16 @@ pub fn launches(
     for rows in split::windows(NAME, outer, &tensors, caps)? {
         let units = rows.len() * n * inner / in_unit;
         let groups = units.div_ceil(size as usize);
-        let mut params = Vec::with_capacity(PARAMS.len());
-        for (what, size) in [
-            ("groups", groups),
-            ("units", units),
-            ("classes", n),
-            ("inner", inner / in_row),
-            ("first row", stat(1).first(&rows) * inner / in_row),
-        ] {
-            params.push(split::word(NAME, what, size)?);
-        }
+        let mut params = split::sizes(
+            NAME,
+            [
+                ("groups", groups),
+                ("units", units),
+                ("classes", n),
+                ("inner", inner / in_row),
+                ("first row", stat(1).first(&rows) * inner / in_row),
+            ],
+        )?;
         params.extend([attrs.ignore_index.unwrap_or(0) as u32, 0]);
         params.extend([1.0 - smoothing, smoothing / n as f64].map(|v| (v as f32).to_bits()));
         let elements = (units * in_unit) as f64;

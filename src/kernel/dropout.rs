@@ -62,10 +62,7 @@ pub fn launches(
     for range in split::windows(NAME, groups_of_four, &[x, counter, y], caps)? {
         let count = (elements - range.start * 4).min(range.len() * 4);
         let groups = range.len().div_ceil(size as usize);
-        let mut params = Vec::with_capacity(6);
-        for (what, size) in [("groups", groups), ("count", count), ("first group", range.start)] {
-            params.push(split::word(NAME, what, size)?);
-        }
+        let mut params = split::sizes(NAME, [("groups", groups), ("count", count), ("first group", range.start)])?;
         params.extend(philox::words(attrs));
         let mut operands = vec![counter.window(&range), y.window(&range)];
         if !in_place {

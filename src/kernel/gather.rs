@@ -79,19 +79,19 @@ impl Gather {
                 }
                 let groups = (some.len() * width).div_ceil(size as usize);
                 let part = if self.parts > 1 { self.part_rows } else { 0 };
-                let mut params = Vec::with_capacity(PARAMS.len());
-                for (what, size) in [
-                    ("groups", groups),
-                    ("count", some.len()),
-                    ("width", width),
-                    ("rows of the table", self.part_rows),
-                    ("rows of a batch", part),
-                    ("first row", indices.first(&some)),
-                    ("first row of the table", window.start),
-                    ("rows of the table", window.len()),
-                ] {
-                    params.push(split::word(NAME, what, size)?);
-                }
+                let mut params = split::sizes(
+                    NAME,
+                    [
+                        ("groups", groups),
+                        ("count", some.len()),
+                        ("width", width),
+                        ("rows of the table", self.part_rows),
+                        ("rows of a batch", part),
+                        ("first row", indices.first(&some)),
+                        ("first row of the table", window.start),
+                        ("rows of the table", window.len()),
+                    ],
+                )?;
                 launches.push(Launch {
                     key: KernelKey::Gather(key.clone()),
                     params,

@@ -1,6 +1,6 @@
 //! In: sizes of a normalisation over rows; out: launches of norm.wgsl. Knows no other kernel.
 
-use super::split::{self, Rows};
+use super::split::{self, Form, Rows};
 use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, template, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::DType;
@@ -124,13 +124,7 @@ pub fn launches(
     }
     let add = kind == NormKind::AddLayer;
     let b = if add { Repeat::new(b_elements, width)? } else { Repeat { rows: 1, step: 0 } };
-    let per_row = split::per_row(rows, width, 1, caps);
-    let vec = !per_row && width.is_multiple_of(4) && !(add && b.step == 0);
-    let size = if per_row {
-        split::workgroup(NAME, 0, 0, caps)?
-    } else {
-        split::workgroup(NAME, if vec { width / 4 } else { width }, 8, caps)?
-    };
+    let Form { per_row, vec, size } = Form::choose(NAME, [rows, width, 1], !(add && b.step == 0), 8, caps)?;
     let key = NormKey { kind, dtype, stats, per_row, vec, size };
 
     let row_bytes = (width * dtype.size()) as u64;
@@ -161,17 +155,17 @@ pub fn launches(
         let groups = if per_row { count.div_ceil(size as usize) } else { count };
         let first = if stats { tensors[main].first(&range) } else { 0 };
         let b_row = if add { tensors[1].first(&range) % b.rows } else { 0 };
-        let mut params = Vec::with_capacity(PARAMS.len());
-        for (what, size) in [
-            ("groups", groups),
-            ("rows", count),
-            ("width", width),
-            ("first row", first),
-            ("first row of the second summand", b_row),
-            ("rows of the second summand", b.rows),
-        ] {
-            params.push(split::word(NAME, what, size)?);
-        }
+        let mut params = split::sizes(
+            NAME,
+            [
+                ("groups", groups),
+                ("rows", count),
+                ("width", width),
+                ("first row", first),
+                ("first row of the second summand", b_row),
+                ("rows of the second summand", b.rows),
+            ],
+        )?;
         params.extend([b.step, (1.0 / width as f32).to_bits(), eps.to_bits()]);
         let operands: Vec<_> = tensors.iter().map(|t| t.window(&range)).collect();
         let bytes =

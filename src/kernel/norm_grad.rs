@@ -1,7 +1,7 @@
 //! In: sizes of a normalisation over rows; out: launches of norm_grad.wgsl, the gradient of the rows. Knows no other
 //! kernel.
 
-use super::split::{self, Rows};
+use super::split::{self, Form, Rows};
 use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, template, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::DType;
@@ -67,13 +67,7 @@ pub fn launches(
     if rows == 0 || width == 0 {
         return Ok(Vec::new());
     }
-    let per_row = split::per_row(rows, width, 1, caps);
-    let vec = !per_row && width.is_multiple_of(4);
-    let size = if per_row {
-        split::workgroup(NAME, 0, 0, caps)?
-    } else {
-        split::workgroup(NAME, if vec { width / 4 } else { width }, 8, caps)?
-    };
+    let Form { per_row, vec, size } = Form::choose(NAME, [rows, width, 1], true, 8, caps)?;
     let key = NormGradKey { rms, dtype, per_row, vec, size };
     let row_bytes = (width * dtype.size()) as u64;
     let tensor = |(position, name): (usize, &&str)| match *name {
@@ -86,13 +80,10 @@ pub fn launches(
     for range in split::windows(NAME, rows, &tensors, caps)? {
         let count = range.len();
         let groups = if per_row { count.div_ceil(size as usize) } else { count };
-        let mut params = Vec::with_capacity(PARAMS.len());
         // the third operand is a statistic of either norm
-        for (what, size) in
-            [("groups", groups), ("rows", count), ("width", width), ("first row", tensors[2].first(&range))]
-        {
-            params.push(split::word(NAME, what, size)?);
-        }
+        let first = tensors[2].first(&range);
+        let mut params =
+            split::sizes(NAME, [("groups", groups), ("rows", count), ("width", width), ("first row", first)])?;
         params.push((1.0 / width as f32).to_bits());
         let elements = count as f64 * width as f64;
         launches.push(Launch {

@@ -1,7 +1,7 @@
 //! In: sizes of a reduction over the middle of (outer, n, inner); out: launches of reduce.wgsl, in one stage or two.
 //! Knows no other kernel.
 
-use super::split::{self, Rows};
+use super::split::{self, Form, Rows};
 use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, template, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::DType;
@@ -140,27 +140,22 @@ impl Stage {
         let parts = n.div_ceil(self.slice);
         let outputs = outer * parts * self.inner;
         let slice = self.slice.min(n);
-        let per_row = split::per_row(outputs, slice, self.inner, caps);
         let sums = matches!(self.kind, ReduceKind::Sum | ReduceKind::Mean);
-        let vec = !per_row && sums && n.is_multiple_of(4) && slice.is_multiple_of(4);
-        let size = if per_row {
-            split::workgroup(NAME, 0, 0, caps)?
-        } else {
-            split::workgroup(NAME, if vec { slice / 4 } else { slice }, 8, caps)?
-        };
+        let Form { per_row, vec, size } =
+            Form::choose(NAME, [outputs, slice, self.inner], sums && n.is_multiple_of(4), 8, caps)?;
         let groups = if per_row { outputs.div_ceil(size as usize) } else { outputs };
-        let mut params = Vec::with_capacity(PARAMS.len());
-        for (what, size) in [
-            ("groups", groups),
-            ("outputs", outputs),
-            ("n", n),
-            ("inner", self.inner),
-            ("slice", slice),
-            ("slices", parts),
-            ("first output", first),
-        ] {
-            params.push(split::word(NAME, what, size)?);
-        }
+        let mut params = split::sizes(
+            NAME,
+            [
+                ("groups", groups),
+                ("outputs", outputs),
+                ("n", n),
+                ("inner", self.inner),
+                ("slice", slice),
+                ("slices", parts),
+                ("first output", first),
+            ],
+        )?;
         params.push((self.count as f32).to_bits());
         let elements = outer as f64 * n as f64 * self.inner as f64;
         let bytes = elements * self.from.size() as f64 + outputs as f64 * self.to.size() as f64;

@@ -81,18 +81,18 @@ pub fn launches(
     for some in split::windows(NAME, count, &[dy, indices], caps)? {
         for window in split::windows(NAME, rows, &[table], caps)? {
             let groups = some.len() * blocks;
-            let mut params = Vec::with_capacity(PARAMS.len());
-            for (what, size) in [
-                ("groups", groups),
-                ("indices", some.len()),
-                ("width", units),
-                ("blocks", blocks),
-                ("first index", indices.first(&some)),
-                ("first row of the table", window.start),
-                ("rows of the table", window.len()),
-            ] {
-                params.push(split::word(NAME, what, size)?);
-            }
+            let mut params = split::sizes(
+                NAME,
+                [
+                    ("groups", groups),
+                    ("indices", some.len()),
+                    ("width", units),
+                    ("blocks", blocks),
+                    ("first index", indices.first(&some)),
+                    ("first row of the table", window.start),
+                    ("rows of the table", window.len()),
+                ],
+            )?;
             launches.push(Launch {
                 key: KernelKey::Scatter(key.clone()),
                 params,

@@ -1,7 +1,7 @@
 //! In: sizes of a softmax over the middle of (outer, n, inner); out: launches of softmax_grad.wgsl. Knows no other
 //! kernel.
 
-use super::split::{self, Rows};
+use super::split::{self, Form, Rows};
 use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, template, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::DType;
@@ -56,13 +56,7 @@ pub fn launches(
     if n == 0 || inner == 0 {
         return Ok(Vec::new());
     }
-    let per_row = split::per_row(outer, n, inner, caps);
-    let vec = !per_row && n.is_multiple_of(4);
-    let size = if per_row {
-        split::workgroup(NAME, 0, 0, caps)?
-    } else {
-        split::workgroup(NAME, if vec { n / 4 } else { n }, 4, caps)?
-    };
+    let Form { per_row, vec, size } = Form::choose(NAME, [outer, n, inner], true, 4, caps)?;
     let key = SoftmaxGradKey { dtype, log, per_row, vec, size };
     let row_bytes = n.saturating_mul(inner).saturating_mul(dtype.size()) as u64;
     let tensors = [0, 1, 2].map(|operand| Rows::cut(operand, outer, row_bytes));
@@ -70,10 +64,7 @@ pub fn launches(
     for rows in split::windows(NAME, outer, &tensors, caps)? {
         let columns = rows.len() * inner;
         let groups = if per_row { columns.div_ceil(size as usize) } else { columns };
-        let mut params = Vec::with_capacity(PARAMS.len());
-        for (what, size) in [("groups", groups), ("columns", columns), ("n", n), ("inner", inner)] {
-            params.push(split::word(NAME, what, size)?);
-        }
+        let params = split::sizes(NAME, [("groups", groups), ("columns", columns), ("n", n), ("inner", inner)])?;
         let elements = columns as f64 * n as f64;
         launches.push(Launch {
             key: KernelKey::SoftmaxGrad(key.clone()),

@@ -110,6 +110,14 @@ pub(super) fn word(kernel: &'static str, what: &'static str, size: usize) -> Res
     u32::try_from(size).map_err(|_| KernelError::Size { kernel, what, expected: "less than 2^32".into(), got: size })
 }
 
+/// Sizes as parameters of a kernel, in order.
+pub(super) fn sizes(
+    kernel: &'static str,
+    sizes: impl IntoIterator<Item = (&'static str, usize)>,
+) -> Result<Vec<u32>, KernelError> {
+    sizes.into_iter().map(|(what, size)| word(kernel, what, size)).collect()
+}
+
 /// F32, or F16 on a device that has it.
 pub(super) fn float(kernel: &'static str, dtype: DType, caps: &DeviceCaps) -> Result<(), KernelError> {
     match dtype {
@@ -135,10 +143,39 @@ pub(super) fn words(
     }
 }
 
-/// Whether one invocation does a whole row: where neighbours lie side by side across rows (inner > 1), where rows are
-/// too short for a workgroup, and where barriers are dear.
-pub(super) fn per_row(rows: usize, n: usize, inner: usize, caps: &DeviceCaps) -> bool {
-    inner > 1 || n <= 32 || (caps.cpu && rows >= 32)
+/// How a kernel over rows goes along them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Form {
+    /// One invocation does a whole row, else a workgroup does.
+    pub per_row: bool,
+    /// Elements are read four at a time; not with `per_row`.
+    pub vec: bool,
+    /// Invocations of a workgroup.
+    pub size: u32,
+}
+
+impl Form {
+    /// For rows of n elements that lie `inner` apart. `quads` allows four elements at a time where n is whole ones of
+    /// them; a workgroup that does a row takes `lane_bytes` of workgroup memory an invocation.
+    ///
+    /// One invocation does a row where neighbours lie side by side across rows (inner > 1), where rows are too short for
+    /// a workgroup, and where barriers are dear.
+    pub fn choose(
+        kernel: &'static str,
+        [rows, n, inner]: [usize; 3],
+        quads: bool,
+        lane_bytes: u32,
+        caps: &DeviceCaps,
+    ) -> Result<Form, KernelError> {
+        let per_row = inner > 1 || n <= 32 || (caps.cpu && rows >= 32);
+        let vec = !per_row && quads && n.is_multiple_of(4);
+        let size = match (per_row, vec) {
+            (true, _) => workgroup(kernel, 0, 0, caps)?,
+            (false, true) => workgroup(kernel, n / 4, lane_bytes, caps)?,
+            (false, false) => workgroup(kernel, n, lane_bytes, caps)?,
+        };
+        Ok(Form { per_row, vec, size })
+    }
 }
 
 /// Invocations of a workgroup that has `work` items for them: 64 where few do, else 256.
