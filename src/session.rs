@@ -11,7 +11,8 @@ use crate::gpu::{
     AdapterChoice, AdapterInfo, Content, Executable, ExecutableOptions, Finished, Gpu, Host, Kept, Pending, Submission,
 };
 use crate::graph::{DType, Graph, Storage, TensorType, readers_first};
-use crate::lift::lift;
+use crate::kernel::linear_stack::widest;
+use crate::lift::{LiftLimits, lift_within};
 use crate::model::ParamSource;
 use crate::plan::{MemoryPlan, audit, plan};
 use crate::record::{BufferPort, Recording, lower};
@@ -215,7 +216,7 @@ pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Re
     let written = graph.as_written();
     let mut graph = written.clone();
     if options.mode == Mode::Fused && options.lift {
-        let (lifted, found) = clock.time("lift", || lift(&graph))?;
+        let (lifted, found) = clock.time("lift", || lift_within(&graph, &lift_limits(caps)))?;
         (graph, report) = (lifted, found);
     }
     if options.mode == Mode::Fused && options.fuse {
@@ -231,6 +232,11 @@ pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Re
     let recording = clock.time("record", || lower(&selected, &plan, caps));
     let zero = clock.zero();
     Ok(Compiled { graph, report, selected, plan, recording, written, zero, stages: clock.spans() })
+}
+
+/// What one lifted op may hold on a device of these caps.
+pub(crate) fn lift_limits(caps: &DeviceCaps) -> LiftLimits {
+    LiftLimits { stack_width: widest(caps), ..LiftLimits::default() }
 }
 
 /// What the buffers of weights hold.
@@ -260,12 +266,24 @@ fn weight_bytes(weight: &Weight, storage: &Storage, params: &dyn ParamSource) ->
         }
     }
     let Some(columns) = &weight.columns else { return Ok(whole) };
-    let k = storage.shape.dims()[1];
-    let rows = &whole[columns.start * k * size..columns.end * k * size];
-    Ok(match size {
-        2 => bytemuck::cast_slice(&transpose::<u16>(&bytemuck::pod_collect_to_vec(rows), columns.len(), k)).to_vec(),
-        _ => bytemuck::cast_slice(&transpose::<u32>(&bytemuck::pod_collect_to_vec(rows), columns.len(), k)).to_vec(),
-    })
+    let [.., n, k] = *storage.shape.dims() else { return Ok(whole) };
+    let mut turned = Vec::with_capacity(whole.len() / n * columns.len());
+    for matrix in whole.chunks_exact(n * k * size) {
+        let rows = &matrix[columns.start * k * size..columns.end * k * size];
+        match size {
+            2 => turned.extend_from_slice(bytemuck::cast_slice(&transpose::<u16>(
+                &bytemuck::pod_collect_to_vec(rows),
+                columns.len(),
+                k,
+            ))),
+            _ => turned.extend_from_slice(bytemuck::cast_slice(&transpose::<u32>(
+                &bytemuck::pod_collect_to_vec(rows),
+                columns.len(),
+                k,
+            ))),
+        }
+    }
+    Ok(turned)
 }
 
 /// (n, k) to (k, n), in square blocks that stay in cache.
