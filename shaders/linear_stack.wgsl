@@ -1,13 +1,18 @@
 {% set rounded = scalar != "f32" %}
 {% set nv = width // 4 %}
 {% set own = rows // split %}
+{% set step = 4 * nv * unroll %}
+{% set blocks = nv // split // unroll %}
 // {{ "A stack of linear layers backwards, from the gradient of its result to that of its input" if backward else "A stack of linear layers of one width" }}, in one dispatch: a workgroup of {{ threads }}
 // carries {{ rows }} rows through all layers in workgroup memory, so that nothing but weights is read between layers, and
 // those from the device's cache, where other workgroups have brought them.
 //
-// Weights are (layers, inner, outer): an invocation makes four neighbouring columns of all rows, and so reads each weight
-// once. {{ "The inner dimension is cut into " ~ split ~ " parts, one an invocation, whose sums are exchanged: each then finishes " ~ own ~ " rows. " if split > 1 }}The next
-// four inner elements are fetched while these are used, across layers too. Sums run in f32, in a fixed order.
+// Weights are (layers, inner, outer): an invocation makes four neighbouring columns of all rows, and so reads each weight once.
+{% if split > 1 %}
+// The inner dimension is cut into {{ split }} parts, one an invocation, whose sums are exchanged: each then finishes {{ own }} rows.
+{% endif %}
+// The next {{ 4 * unroll }} inner elements are fetched while these are used, across layers too. Workgroups begin at different ones, so
+// that each brings some into the cache for all. Sums run in f32, in an order that depends on nothing but a row's place.
 {% if rounded %}
 enable f16;
 {% endif %}
@@ -52,6 +57,12 @@ fn finish(i0: vec4<f32>, i1: vec4<f32>) -> vec4<f32> {
     return {{ result }};
 }
 
+{# the inner elements that are fetched together #}
+{% macro fetch(var) %}
+{% for u in range(4 * unroll) %}
+{{ var }}w{{ u }} = vec4<f32>(w[base + block * {{ step }}u + {{ u * nv }}u]);
+{% endfor %}
+{% endmacro %}
 @compute @workgroup_size({{ threads }})
 fn main(
     @builtin(workgroup_id) wg: vec3<u32>,
@@ -64,27 +75,12 @@ fn main(
     }
     let first = group * {{ rows }}u;
     let last = p.rows - 1u;
-{% if shuffle %}
-    let part = lane % {{ split }}u;
-    let quad = lane / {{ split }}u;
-{% set step = 4 * split * nv %}
-{% else %}
     let part = lane / {{ nv }}u;
     let quad = lane % {{ nv }}u;
-{% set step = 4 * nv %}
-{% endif %}
-{% set blocks = nv // split %}
-    // the layer's weights of this part, and the four inner elements that are fetched next
-{% if shuffle %}
-    let start = p.w_offset + part * {{ 4 * nv }}u + quad;
-{% else %}
-    let start = p.w_offset + part * {{ blocks * step }}u + quad;
-{% endif %}
-    var base = start{{ " + (p.layers - 1u) * LAYER" if backward }};
-    var block = {{ "group % " ~ blocks ~ "u" if rotate else "0u" }};
-{% for j in range(4) %}
-    var w{{ j }} = vec4<f32>(w[base + block * {{ step }}u + {{ j * nv }}u]);
-{% endfor %}
+    // the layer's weights of this part, and which of them are fetched next
+    var base = p.w_offset + part * {{ blocks * step }}u + quad{{ " + (p.layers - 1u) * LAYER" if backward }};
+    var block = group % {{ blocks }}u;
+    {{ fetch("var ")|indent(4) }}
     // rows past the end repeat the last one and are not stored
 {% for i in range((rows * nv + threads - 1) // threads) %}
 {% if (i + 1) * threads > rows * nv %}
@@ -112,14 +108,12 @@ fn main(
     }
 {% endfor %}
     workgroupBarrier();
-{# where this invocation's own rows begin #}
+    // where this invocation's own rows begin
 {% if split == 1 %}
     let own = 0u;
 {% elif split == 2 %}
     let own = part * {{ own }}u;
-{% elif split == 8 %}
-    let own = (part >> 2u) * {{ rows // 2 }}u + ((part >> 1u) & 1u) * {{ rows // 4 }}u + (part & 1u) * {{ own }}u;
-{% elif split == 4 %}
+{% else %}
     let own = (part >> 1u) * {{ rows // 2 }}u + (part & 1u) * {{ own }}u;
 {% endif %}
     var carried = 0u;
@@ -129,66 +123,38 @@ fn main(
 {% for i in range(own) %}
         let e{{ i }} = vec4<f32>(kept[p.kept_offset + (layer * p.rows + min(first + own + {{ i }}u, last)) * {{ nv }}u + quad]);
 {% endfor %}
-{% elif bias %}
-        let e = vec4<f32>(b[p.b_offset + l * {{ nv }}u + quad]);
 {% else %}
-        let e = vec4<f32>(0.0);
+        let e = {{ "vec4<f32>(b[p.b_offset + l * " ~ nv ~ "u + quad])" if bias else "vec4<f32>(0.0)" }};
 {% endif %}
 {% for r in range(rows) %}
         var acc{{ r }} = vec4<f32>(0.0);
 {% endfor %}
         for (var k = 0u; k < {{ blocks }}u; k++) {
-{% if shuffle %}
-            let at = carried + block * {{ split }}u + part;
-{% else %}
-            let at = carried + part * {{ blocks }}u + block;
-{% endif %}
-{% for j in range(4) %}
-            let u{{ j }} = w{{ j }};
+            let at = carried + part * {{ blocks * unroll }}u + block * {{ unroll }}u;
+{% for u in range(4 * unroll) %}
+            let u{{ u }} = w{{ u }};
 {% endfor %}
-            block = {{ "select(block + 1u, 0u, block == " ~ (blocks - 1) ~ "u)" if rotate else "block + 1u" }};
+            block = select(block + 1u, 0u, block == {{ blocks - 1 }}u);
             if k == {{ blocks - 1 }}u {
                 // the last layer's end fetches its first weights again
                 base {{ "-" if backward else "+" }}= select(0u, LAYER, l + 1u < p.layers);
-{% if not rotate %}
-                block = 0u;
-{% endif %}
             }
-{% for j in range(4) %}
-            w{{ j }} = vec4<f32>(w[base + block * {{ step }}u + {{ j * nv }}u]);
-{% endfor %}
+            {{ fetch("")|indent(12) }}
+{% for u in range(unroll) %}
 {% for r in range(rows) %}
-            let x{{ r }} = pool[at + {{ r * nv }}u];
+            let x{{ u }}_{{ r }} = pool[at + {{ r * nv + u }}u];
 {% for j in range(4) %}
-            acc{{ r }} = fma(vec4<f32>(x{{ r }}.{{ "xyzw"[j] }}), u{{ j }}, acc{{ r }});
+            acc{{ r }} = fma(vec4<f32>(x{{ u }}_{{ r }}.{{ "xyzw"[j] }}), u{{ 4 * u + j }}, acc{{ r }});
+{% endfor %}
 {% endfor %}
 {% endfor %}
         }
-{# sums of `count` rows from `from`, held in variables of this name, are halved with the partner that differs in `bit` #}
 {% if split == 1 %}
         workgroupBarrier();
         let next = 0u;
 {% for i in range(own) %}
         let v{{ i }} = acc{{ i }};
 {% endfor %}
-{% elif shuffle %}
-{% macro exchange(from, to, half, mask) %}
-        let high{{ mask }} = (part & {{ mask }}u) != 0u;
-{% for i in range(half) %}
-        let {{ to }}{{ i }} = select({{ from }}{{ i }}, {{ from }}{{ i + half }}, high{{ mask }}) + subgroupShuffleXor(select({{ from }}{{ i + half }}, {{ from }}{{ i }}, high{{ mask }}), {{ mask }}u);
-{% endfor %}
-{% endmacro %}
-{% if split == 8 %}
-{{ exchange("acc", "g", rows // 2, 4) }}
-{{ exchange("g", "h", rows // 4, 2) }}
-{{ exchange("h", "v", own, 1) }}
-{% elif split == 4 %}
-{{ exchange("acc", "h", rows // 2, 2) }}
-{{ exchange("h", "v", own, 1) }}
-{% else %}
-{{ exchange("acc", "v", own, 1) }}
-{% endif %}
-        let next = TILE - carried;
 {% elif split == 2 %}
         let odd = part != 0u;
         // the other's rows
@@ -226,7 +192,6 @@ fn main(
         let v{{ i }} = select(h{{ i }}, h{{ i + own }}, odd) + pool[half + select(0u, {{ own * nv }}u, odd) + {{ i * nv }}u];
 {% endfor %}
 {% endif %}
-{% set end = "layer > 0u" if backward else "l + 1u < p.layers" %}
 {% for i in range(own) %}
         {
             let row = first + own + {{ i }}u;

@@ -19,10 +19,8 @@ pub struct StackTile {
     pub rows: usize,
     /// Parts of the inner dimension, 1, 2 or 4.
     pub split: usize,
-    /// Parts are neighbours in a subgroup.
-    pub shuffle: bool,
-    /// Probe.
-    pub rotate: bool,
+    /// Groups of four inner elements whose weights are fetched together.
+    pub unroll: usize,
 }
 
 /// Which way a stack is walked.
@@ -87,10 +85,11 @@ impl LinearStackKey {
             Pass::Forward { bias, keep } => (bias, keep),
             Pass::Backward => (false, false),
         };
-        let StackTile { rows, split, shuffle, rotate } = self.tile;
+        let StackTile { rows, split, unroll } = self.tile;
         let values = context! {
-            scalar => wgsl_type(self.dtype), width => self.width, rows, split, shuffle, rotate, threads => self.workgroup_size(),
-            backward => self.pass == Pass::Backward, bias, keep, bindings, regions => self.tile.regions(),
+            scalar => wgsl_type(self.dtype), width => self.width, rows, split, unroll,
+            threads => self.workgroup_size(), regions => self.tile.regions(),
+            backward => self.pass == Pass::Backward, bias, keep, bindings,
             T => "vec4<f32>", steps => printer.steps(&chain), result => name(chain.result()),
         };
         render(NAME, params, values)
@@ -118,30 +117,38 @@ impl LinearStackKey {
 
     /// Invocations in a workgroup.
     pub fn workgroup_size(&self) -> u32 {
-        (self.width / 4 * self.tile.split) as u32
+        self.tile.threads(self.width) as u32
     }
 }
 
 impl StackTile {
     /// Tiles of rows in workgroup memory.
     fn regions(self) -> usize {
-        match (self.split, self.shuffle) {
-            (1, _) => 1,
-            (2, _) | (_, true) => 2,
-            _ => 3,
-        }
+        [1, 2, 3][self.split / 2]
     }
 
     fn bytes(self, width: usize) -> usize {
         self.regions() * self.rows * width * DType::F32.size()
+    }
+
+    fn threads(self, width: usize) -> usize {
+        width / 4 * self.split
+    }
+
+    /// Whether layers of this width are dealt out without a rest.
+    fn divides(self, width: usize) -> bool {
+        self.rows.is_multiple_of(self.split) && (width / 4).is_multiple_of(self.split * self.unroll)
     }
 }
 
 /// How many rows a workgroup carries at most.
 const ROWS: usize = 16;
 
-/// The widest layers that a workgroup carries rows through on any device.
-const WIDEST: usize = 512;
+/// Fewer rows of layers up to this width, whose workgroups have little to do, so that a core has several.
+const NARROW: usize = 64;
+
+/// The widest layers that are worth it: at 512 on an H200 a launch a layer is as fast.
+const WIDEST: usize = 256;
 
 /// Cores of the device that rows are dealt to: the adapter does not say how many it has.
 const CORES: usize = 132;
@@ -152,7 +159,7 @@ pub fn widest(caps: &DeviceCaps) -> usize {
     if caps.cpu {
         return 0;
     }
-    let fits = |width: &usize| tile(*width, usize::MAX, caps).is_ok_and(|t| t.rows == ROWS);
+    let fits = |width: &usize| tile(*width, usize::MAX, caps).is_ok_and(|t| t.rows >= ROWS / 2);
     (1..=WIDEST / 4).rev().map(|quads| 4 * quads).find(fits).unwrap_or(0)
 }
 
@@ -162,20 +169,20 @@ fn tile(width: usize, rows: usize, caps: &DeviceCaps) -> Result<StackTile, Kerne
         let expected = "a multiple of 4".to_owned();
         return Err(KernelError::Size { kernel: NAME, what: "the width of a layer", expected, got: width });
     }
-    let most = [4, 8].into_iter().find(|r| rows <= r * CORES).unwrap_or(ROWS);
-    let tiles = [16, 8, 4, 2, 1].into_iter().filter(|r| *r <= most).flat_map(|rows| {
-        [4, 2, 1].into_iter().map(move |split| StackTile { rows, split, shuffle: false, rotate: false })
-    });
-    let whole = |t: &StackTile| (width / 4).is_multiple_of(t.split) && t.rows.is_multiple_of(t.split);
-    let threads = |t: &StackTile| width / 4 * t.split;
-    let fits = |t: &StackTile| {
-        threads(t) <= caps.max_invocations.min(512) as usize && t.bytes(width) <= caps.workgroup_bytes as usize
+    let most = if width <= NARROW { ROWS / 2 } else { ROWS };
+    let most = [4, 8].into_iter().find(|r| rows <= r * CORES).unwrap_or(ROWS).min(most);
+    let of_rows = |rows| {
+        let forms = [(4, 2), (4, 1), (2, 2), (2, 1), (1, 2), (1, 1)];
+        forms.map(|(split, unroll)| StackTile { rows, split, unroll })
     };
-    let least = StackTile { rows: 1, split: 1, shuffle: false, rotate: false };
-    tiles.filter(whole).find(fits).ok_or(KernelError::Workgroup {
+    let fits = |t: &StackTile| {
+        t.threads(width) <= caps.max_invocations.min(512) as usize && t.bytes(width) <= caps.workgroup_bytes as usize
+    };
+    let tiles = [16, 8, 4, 2, 1].into_iter().filter(|r| *r <= most).flat_map(of_rows);
+    tiles.filter(|t| t.divides(width)).find(fits).ok_or(KernelError::Workgroup {
         kernel: NAME,
         what: "bytes of workgroup memory",
-        wanted: least.bytes(width) as u32,
+        wanted: StackTile { rows: 1, split: 1, unroll: 1 }.bytes(width) as u32,
         limit: caps.workgroup_bytes,
     })
 }
@@ -293,15 +300,11 @@ impl Stack<'_> {
 pub(super) fn catalogue() -> Vec<KernelKey> {
     let mut keys = Vec::new();
     let passes = [(false, false), (true, false), (true, true)].map(|(bias, keep)| Pass::Forward { bias, keep });
-    let tiles = [(16, 1), (4, 2), (16, 4), (8, 4)].map(|(rows, split)| StackTile {
-        rows,
-        split,
-        shuffle: false,
-        rotate: false,
-    });
+    let tiles = [(16, 1, 2), (4, 2, 1), (16, 4, 1), (8, 4, 2)];
+    let tiles = tiles.map(|(rows, split, unroll)| StackTile { rows, split, unroll });
     for (i, activation) in Activation::ALL.into_iter().enumerate() {
         for pass in passes.into_iter().chain([Pass::Backward]) {
-            for (width, tile) in [64, 96, 100, 256].into_iter().zip(tiles) {
+            for (width, tile) in [64, 96, 80, 256].into_iter().zip(tiles) {
                 let dtype = if i % 2 == 0 { DType::F32 } else { DType::F16 };
                 keys.push(KernelKey::LinearStack(LinearStackKey { dtype, width, activation, pass, tile }));
             }

@@ -13,6 +13,9 @@ const LEAST_LAYERS: usize = 4;
 /// Narrower layers are left as they are: they have too little work for the invocations of a workgroup.
 const LEAST_WIDTH: usize = 64;
 
+/// Widths are multiples of this, so that a layer's inner elements are dealt to several invocations.
+const STEP: usize = 32;
+
 /// A linear and what follows it.
 #[derive(Clone, Copy)]
 struct Layer {
@@ -94,7 +97,7 @@ fn chains(graph: &Graph) -> Vec<Vec<Layer>> {
         let n = x.last();
         let square = x.rank() > 1 && x.elements() > 0 && graph.shape(node.inputs[1]).dims() == [n, n];
         let own = |v: &ValueId| storage(graph, *v).is_some_and(|s| readers[&s] == 1);
-        let fits = square && n >= LEAST_WIDTH && n.is_multiple_of(4);
+        let fits = square && n >= LEAST_WIDTH && n.is_multiple_of(STEP);
         if !fits || !node.inputs[1..].iter().all(own) {
             return None;
         }
