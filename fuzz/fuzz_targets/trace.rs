@@ -74,8 +74,8 @@ fn nested(chrome: &Value) {
             events.push((id("pid"), id("tid"), ns("ts"), -(ns("ts") + ns("dur"))));
         }
     }
-    // above 2⁵³ nanoseconds f64 rounds
-    if events.iter().any(|e| -e.3 > 1 << 52) {
+    // beyond 2⁵⁰ nanoseconds, 13 days, microseconds in f64 are not exact to the nanosecond
+    if events.iter().any(|e| -e.3 > 1 << 50) {
         return;
     }
     events.sort_unstable();

@@ -119,9 +119,12 @@ impl Viewer {
         }
     }
 
-    /// Opens a file, now or when it has come; what is wrong with it is shown.
-    pub fn open(&mut self, path: &str, ctx: &Context) {
-        self.await_bytes(path, self.files.read(path), ctx);
+    /// Opens files, now or when they have come; what is wrong with any of them is shown.
+    pub fn open(&mut self, paths: &[impl AsRef<str>], ctx: &Context) {
+        for path in paths {
+            self.await_bytes(path.as_ref(), self.files.read(path.as_ref()), ctx);
+        }
+        self.take_bytes();
     }
 
     fn await_bytes(&mut self, name: &str, read: Later<Result<Vec<u8>, String>>, ctx: &Context) {
@@ -131,15 +134,20 @@ impl Viewer {
             let _gone = sender.send((name, read.await));
             again.request_repaint();
         }));
-        self.take_bytes();
     }
 
+    /// Opens what has come. One that is good hides nothing of what is wrong with others.
     fn take_bytes(&mut self) {
+        let mut wrong = Vec::new();
         while let Ok((name, read)) = self.arrived.1.try_recv() {
             match read {
                 Ok(bytes) => self.open_bytes(&name, &bytes),
                 Err(error) => self.message = Some((true, error)),
             }
+            wrong.extend(self.message.take_if(|(bad, _)| *bad).map(|(_, error)| error));
+        }
+        if !wrong.is_empty() {
+            self.message = Some((true, wrong.join("; ")));
         }
     }
 
@@ -167,7 +175,7 @@ impl Viewer {
                     self.state.add(Document::new("example, eager", sample::eager()));
                     self.state.add(Document::new("example", sample::trace()));
                 }
-                Request::Open(path) => self.open(&path, ctx),
+                Request::Open(path) => self.open(&[path], ctx),
                 Request::Save { stem, extension, bytes } => {
                     self.message = Some(match self.files.write(&stem, extension, &bytes) {
                         Ok(place) => (false, format!("written to {place}")),
@@ -183,6 +191,7 @@ impl Viewer {
             let name = file.path().display().to_string();
             self.await_bytes(&name, self.files.dropped(file), ctx);
         }
+        self.take_bytes();
     }
 
     fn keys(&mut self, ctx: &Context) {
@@ -390,7 +399,7 @@ impl Viewer {
                 given_up = ui.input(|i| i.key_pressed(Key::Escape));
             });
         if chosen && !path.trim().is_empty() {
-            self.open(path.trim(), ctx);
+            self.open(&[path.trim()], ctx);
         } else if open && !given_up && !chosen {
             self.path = Some(path);
         }
@@ -426,7 +435,6 @@ impl Viewer {
     pub fn show(&mut self, ui: &mut Ui) {
         let ctx = ui.ctx().clone();
         update(&mut self.state);
-        self.take_bytes();
         self.dropped(&ctx);
         self.keys(&ctx);
         egui::Panel::top("top").show(ui, |ui| self.top_bar(ui));

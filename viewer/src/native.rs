@@ -46,9 +46,7 @@ pub fn main() -> ExitCode {
             let files = Box::new(Disk { folder });
             style(&creation.egui_ctx);
             let mut viewer = Viewer::new(creation.storage, files, live);
-            for path in &paths {
-                viewer.open(path, &creation.egui_ctx);
-            }
+            viewer.open(&paths, &creation.egui_ctx);
             Ok(Box::new(viewer))
         }),
     );

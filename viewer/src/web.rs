@@ -33,10 +33,9 @@ async fn start() -> Result<(), JsValue> {
     let create: eframe::AppCreator<'static> = Box::new(move |creation| {
         style(&creation.egui_ctx);
         let mut viewer = Viewer::new(creation.storage, Box::new(Page), Live::without_backend());
-        for address in &addresses {
-            let address = js_sys::decode_uri_component(address).map_err(|e| words(&e))?;
-            viewer.open(&String::from(address), &creation.egui_ctx);
-        }
+        let decoded = addresses.iter().map(|a| js_sys::decode_uri_component(a).map(String::from));
+        let decoded: Vec<String> = decoded.collect::<Result<_, _>>().map_err(|e| words(&e))?;
+        viewer.open(&decoded, &creation.egui_ctx);
         Ok(Box::new(viewer))
     });
     WebRunner::new().start(canvas, WebOptions::default(), create).await

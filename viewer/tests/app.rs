@@ -96,7 +96,7 @@ fn a_file_that_is_not_there_is_named_and_exports_are_written() {
     let kept = Kept::default();
     let mut harness = window(Box::new(kept.clone()), Live::without_backend());
     let ctx = harness.ctx.clone();
-    harness.state_mut().open("nowhere.json", &ctx);
+    harness.state_mut().open(&["nowhere.json"], &ctx);
     assert_eq!(harness.state().message, Some((true, "nowhere.json: not found".into())));
     harness.state_mut().message = None;
     harness.state_mut().state.add(sample::document());
@@ -130,8 +130,9 @@ impl DroppedFile for Dropped {
 fn files_that_are_dropped_are_opened_or_named() {
     let mut harness = window(Box::new(Kept::default()), Live::without_backend());
     let good = Dropped("good.json", sample::trace().to_json());
+    // what comes after it does not hide it
     let bad = Dropped("bad.json", "{".into());
-    harness.input_mut().dropped_files = vec![Arc::new(good), Arc::new(bad)];
+    harness.input_mut().dropped_files = vec![Arc::new(bad), Arc::new(good)];
     harness.run_steps(2);
     let viewer = harness.state();
     assert_eq!(viewer.state.open.len(), 1);
@@ -167,7 +168,7 @@ fn a_file_that_comes_later_is_opened_then() {
     let slow = Slow::default();
     let mut harness = window(Box::new(slow.clone()), Live::without_backend());
     let ctx = harness.ctx.clone();
-    harness.state_mut().open("folder/t.json", &ctx);
+    harness.state_mut().open(&["folder/t.json"], &ctx);
     harness.run_steps(2);
     assert!(harness.state().state.open.is_empty());
     slow.0.borrow_mut().drain(..).for_each(pollster::block_on);

@@ -38,9 +38,13 @@ fn a_training_learns_of_batches_that_it_has_not_seen() {
 #[test]
 fn a_model_that_no_memory_holds_is_refused_in_words_and_another_runs() {
     let Some(mut device) = device() else { return };
+    // no card has 4 TB; of a processor's adapter Linux alone says how much it has
+    if !cfg!(target_os = "linux") {
+        return println!("skipped: the memory that is free is not known here");
+    }
     let huge = Job { model: Model::Dnn, layers: 4096, width: 16384, batch: 1, ..Job::default() };
     let error = device.open(&huge).unwrap_err();
-    assert!(error.contains("memory") || error.contains("bytes"), "{error}");
+    assert!(error.contains("memory"), "{error}");
     assert_eq!(device.step().err().as_deref(), Some("nothing is compiled"));
     let small = Job { model: Model::Dnn, layers: 2, width: 16, batch: 1, ..Job::default() };
     device.open(&small).unwrap();

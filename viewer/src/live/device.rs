@@ -2,6 +2,7 @@
 
 use super::batches::{Batches, vocabulary};
 use super::{Backend, Job, Mode, Model, Step};
+use crate::model::units;
 use kiln::gpu::{AdapterChoice, adapters};
 use kiln::measure::peak;
 use kiln::model::{
@@ -75,8 +76,13 @@ impl Device {
                 .map_err(words),
             false => session.compile(graph, params, &options).map(|p| Kind::Run(Box::new(p))).map_err(words),
         };
-        // what no memory holds must be refused before it is drawn
-        let new = |graph: &Graph| Drawn::new(&graph.layout, Init::Default, 0).map_err(words);
+        // what no memory holds must be refused before it is drawn, and by us where the device's memory is the system's,
+        // which promises more than it has
+        let new = |graph: &Graph| {
+            let had = session.caps().cpu.then(available).flatten();
+            fits(graph, job.train, had)?;
+            Drawn::new(&graph.layout, Init::Default, 0).map_err(words)
+        };
         let gptlite = |config: GptliteConfig| {
             let positions = if job.model == Model::Checkpoint { config.block_size } else { job.positions };
             let model = Gptlite::new(config).with_dtype(dtype);
@@ -139,6 +145,31 @@ impl Device {
     }
 }
 
+/// Bytes of the system's memory that are free, where it says so.
+fn available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Whether a graph's parameters, in training with their gradients and two moments, find room in so many bytes.
+fn fits(graph: &Graph, train: bool, available: Option<u64>) -> Result<(), String> {
+    let parameters = graph.layout.iter().map(|(_, s)| (s.shape.elements() * s.dtype.size()) as f64).sum::<f64>();
+    let (needed, what) = match train {
+        true => (4.0 * parameters, "parameters, gradients and moments take"),
+        false => (parameters, "parameters take"),
+    };
+    match available {
+        Some(had) if needed > had as f64 => Err(format!(
+            "out of memory: the model's {what} {}, and of this adapter's memory, which is the system's, {} are free; take \
+             fewer layers or columns",
+            units::bytes(needed),
+            units::bytes(had as f64)
+        )),
+        _ => Ok(()),
+    }
+}
+
 impl Backend for Device {
     fn adapters(&mut self) -> Result<Vec<String>, String> {
         Ok(pollster::block_on(adapters()).into_iter().map(|a| a.name).collect())
@@ -167,5 +198,26 @@ impl Backend for Device {
             self.session = None;
             error.to_string()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_larger_than_the_memory_is_refused_with_both_sizes() {
+        let graph = Dnn::new(DnnConfig::square(1000, 10)).build(1).unwrap();
+        assert_eq!(fits(&graph, false, None), Ok(()));
+        assert_eq!(fits(&graph, false, Some(41_000_000)), Ok(()));
+        let error = fits(&graph, true, Some(41_000_000)).unwrap_err();
+        let (needed, had) = (units::bytes(4.0 * 40_040_000.0), units::bytes(41e6));
+        assert_eq!(
+            error,
+            format!(
+                "out of memory: the model's parameters, gradients and moments take {needed}, and of this adapter's memory, \
+                 which is the system's, {had} are free; take fewer layers or columns"
+            )
+        );
     }
 }
