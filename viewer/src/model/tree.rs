@@ -217,7 +217,7 @@ mod tests {
         let names = [(0, "emb"), (0, "blocks.0 false"), (0, "ln"), (0, "head")];
         assert_eq!(closed, names.map(|(d, n)| (d, n.to_owned())));
         let open = shown(&|_, depth| depth == 0);
-        assert_eq!(open.len(), 4 + 1 + 2, "the block's two parts, one of them closed");
+        assert_eq!(open.len(), 4 + 2, "the block's two layers, closed");
         assert_eq!(open[2], (1, "blocks.0.sa false".to_owned()));
         assert_eq!(shown(&|_, _| true).len(), 12 + 3, "all nodes and layers of more than one");
         assert_eq!((block.only(), sa.only()), (Some(1), Some(1)));
