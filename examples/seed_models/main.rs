@@ -5,6 +5,8 @@
 
 mod measure;
 mod models;
+#[path = "../progress/tuning.rs"]
+mod tuning;
 mod verify;
 
 use clap::{Parser, ValueEnum};
@@ -13,9 +15,10 @@ use kiln::grad::Checkpoint;
 use kiln::measure::peak;
 use kiln::model::{Init, init};
 use kiln::reference::{Value, evaluate};
-use kiln::session::{CompileOptions, Mode, Session};
+use kiln::session::{CompileOptions, Mode, Session, compile};
 use kiln::tensor::Tensor;
 use kiln::train::{Optimiser, Schedule, TrainOptions};
+use kiln::trainer::compile_training;
 use measure::Job;
 use models::{Model, Work};
 use serde::Serialize;
@@ -54,6 +57,12 @@ struct Args {
     /// In training: keep activations at every so many layers of the deep model only, and compute the others anew.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint: Option<u64>,
+    /// Also runs the mode "tuned".
+    #[arg(long)]
+    tune: bool,
+    /// Writes the time of each candidate of a tuning; with several models, of the last.
+    #[arg(long)]
+    tune_log: Option<PathBuf>,
     /// Prints the time of each kernel.
     #[arg(long)]
     kernels: bool,
@@ -74,11 +83,13 @@ enum Phase {
     Train,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum ModeArg {
     Eager,
     Recorded,
     Fused,
+    /// Fused, with the configurations of kernels that are the fastest on the device.
+    Tuned,
 }
 
 impl From<ModeArg> for Mode {
@@ -86,9 +97,14 @@ impl From<ModeArg> for Mode {
         match mode {
             ModeArg::Eager => Mode::Eager,
             ModeArg::Recorded => Mode::Recorded,
-            ModeArg::Fused => Mode::Fused,
+            ModeArg::Fused | ModeArg::Tuned => Mode::Fused,
         }
     }
+}
+
+/// What a mode is called in tables.
+fn words(mode: ModeArg) -> String {
+    if mode == ModeArg::Tuned { "tuned".into() } else { Mode::from(mode).to_string() }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -193,9 +209,10 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             true => Some(evaluate(&work.graph, &params, &verify::inputs(&work))?),
             false => None,
         };
-        for mode in &args.mode {
+        let also = args.tune && !args.mode.contains(&ModeArg::Tuned);
+        for mode in args.mode.iter().chain(also.then_some(&ModeArg::Tuned)) {
             let subject = Subject { model: *model, work: &work, params: &params, reference: reference.as_ref() };
-            let row = row(args, &session, &subject, (*mode).into(), peak.flops)?;
+            let row = row(args, &session, &subject, *mode, peak.flops)?;
             print(&row);
             rows.push(row);
         }
@@ -218,12 +235,13 @@ fn profile_cost(args: &Args, session: &Session) -> Result<(), Box<dyn Error>> {
         let work = work(args, *model)?;
         let params = init(&work.graph.layout, args.init.into(), 0)?;
         for mode in &args.mode {
-            let cost = job(args, session, *model, &work, &params, (*mode).into())?.profile_cost(args.runs.max(1))?;
+            let job = plan(args, session, *model, &work, *mode)?.job(args, session, &work, &params)?;
+            let cost = job.profile_cost(args.runs.max(1))?;
             let pair = |[off, on]: [f64; 2]| format!("{off:.3} {on:.3}");
             println!(
                 "{:<8} {:<9} {:>6} {:>7} {:>19} {:>+6.2}% {:>19} {:>15} {:>9}",
                 model.to_string(),
-                Mode::from(*mode).to_string(),
+                words(*mode),
                 cost.dispatches,
                 format!("{} {}", cost.passes[0], cost.passes[1]),
                 pair(cost.in_flight),
@@ -244,25 +262,45 @@ fn work(args: &Args, model: Model) -> Result<Work, Box<dyn Error>> {
     }
 }
 
-/// Compiles a model in a mode.
-fn job(
-    args: &Args,
-    session: &Session,
-    model: Model,
-    work: &Work,
-    params: &BTreeMap<String, Tensor>,
-    mode: Mode,
-) -> Result<Job, Box<dyn Error>> {
-    let options = CompileOptions::mode(mode);
+/// How a model is compiled in a mode.
+struct Plan {
+    options: CompileOptions,
+    train: TrainOptions,
+}
+
+/// Tunes it first, if the mode says so.
+fn plan(args: &Args, session: &Session, model: Model, work: &Work, mode: ModeArg) -> Result<Plan, Box<dyn Error>> {
+    let options = CompileOptions::mode(mode.into());
     let train = TrainOptions {
         optimiser: Optimiser::Adam { beta1: 0.5, beta2: 0.5, eps: 1e-8, weight_decay: 0.0 },
         learning_rate: Schedule::constant(2e-4),
         checkpoint: checkpoint(args, model),
         ..TrainOptions::default()
     };
-    match args.phase {
-        Phase::Infer => Job::infer(session, work, params, &options),
-        Phase::Train => Job::train(session, work, params, &train, &options),
+    if mode != ModeArg::Tuned {
+        return Ok(Plan { options, train });
+    }
+    let caps = session.caps();
+    let compiled = match args.phase {
+        Phase::Infer => compile(&work.graph, caps, &options)?,
+        Phase::Train => compile_training(&work.graph, &train, caps, &options)?,
+    };
+    let options = tuning::tuned(session, &compiled, options, args.tune_log.as_deref())?;
+    Ok(Plan { options, train })
+}
+
+impl Plan {
+    fn job(
+        &self,
+        args: &Args,
+        session: &Session,
+        work: &Work,
+        params: &BTreeMap<String, Tensor>,
+    ) -> Result<Job, Box<dyn Error>> {
+        match args.phase {
+            Phase::Infer => Job::infer(session, work, params, &self.options),
+            Phase::Train => Job::train(session, work, params, &self.train, &self.options),
+        }
     }
 }
 
@@ -340,10 +378,11 @@ struct Subject<'a> {
 }
 
 /// Compiles, runs and times one model in one mode.
-fn row(args: &Args, session: &Session, subject: &Subject, mode: Mode, peak: f64) -> Result<Row, Box<dyn Error>> {
+fn row(args: &Args, session: &Session, subject: &Subject, mode: ModeArg, peak: f64) -> Result<Row, Box<dyn Error>> {
     let Subject { model, work, params, reference } = *subject;
+    let plan = plan(args, session, model, work, mode)?;
     let begin = Instant::now();
-    let job = job(args, session, model, work, params, mode)?;
+    let job = plan.job(args, session, work, params)?;
     let (outputs, first) = job.first()?;
     let first_run_s = begin.elapsed().as_secs_f64();
     let loss = outputs.get("loss").map(|loss| loss.to_f32()[0]);
@@ -360,7 +399,7 @@ fn row(args: &Args, session: &Session, subject: &Subject, mode: Mode, peak: f64)
         phase: format!("{:?}", args.phase).to_lowercase(),
         rows: args.rows,
         model: model.to_string(),
-        mode: mode.to_string(),
+        mode: words(mode),
         init: format!("{:?}", args.init).to_lowercase(),
         adapter: session.adapter().name.clone(),
         driver: session.adapter().driver.clone(),
