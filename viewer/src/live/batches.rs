@@ -100,9 +100,9 @@ impl Batches {
     }
 
     /// What the next run is given.
-    pub fn next(&mut self) -> Vec<(String, Tensor)> {
+    pub fn draw(&mut self) -> Vec<(String, Tensor)> {
         let mut drawn = self.drawn;
-        let mut draw = |places: usize| {
+        let mut place = |places: usize| {
             // the golden ratio's multiples lie evenly in every stretch of them: D. E. Knuth, TAOCP 3, 6.4
             let at = drawn.wrapping_mul(0x9E37_79B9_7F4A_7C15);
             drawn += 1;
@@ -112,7 +112,7 @@ impl Batches {
             Kind::Made(inputs) => inputs.clone(),
             Kind::Text { tokens, ty } => {
                 let (rows, block) = (ty.shape.dims()[0], ty.shape.dims()[1]);
-                let starts: Vec<usize> = (0..rows).map(|_| draw(tokens.len() - block)).collect();
+                let starts: Vec<usize> = (0..rows).map(|_| place(tokens.len() - block)).collect();
                 let from = |shift: usize| {
                     let rows = starts.iter().flat_map(|s| &tokens[s + shift..s + shift + block]);
                     Tensor::i32([starts.len(), block], &rows.copied().collect::<Vec<_>>())
@@ -121,7 +121,7 @@ impl Batches {
             }
             Kind::Digits { images, input, classes } => {
                 let (rows, columns) = (input.shape.dims()[0], input.shape.dims()[1]);
-                let drawn: Vec<&([f64; PIXELS], i32)> = (0..rows).map(|_| &images[draw(images.len())]).collect();
+                let drawn: Vec<&([f64; PIXELS], i32)> = (0..rows).map(|_| &images[place(images.len())]).collect();
                 let pixel = |(pixels, _): &&([f64; PIXELS], i32)| {
                     let mut row = vec![0.0; columns];
                     row.iter_mut().zip(pixels).for_each(|(x, p)| *x = *p);
@@ -157,14 +157,14 @@ mod tests {
         let vocabulary = vocabulary(65).unwrap();
         assert_eq!(vocabulary.size(), 65);
         let mut batches = Batches::text(&graph, &vocabulary).unwrap();
-        let first = batches.next();
+        let first = batches.draw();
         let [tokens, targets] = [0, 1].map(|i| first[i].1.to_f64());
         assert_eq!((first[0].0.as_str(), first[1].0.as_str(), tokens.len()), ("tokens", "targets", 48));
         for (row, next) in tokens.chunks(16).zip(targets.chunks(16)) {
             assert_eq!(row[1..], next[..15]);
         }
         assert!(tokens.iter().chain(&targets).all(|t| (0.0..65.0).contains(t)));
-        assert_ne!(first, batches.next());
+        assert_ne!(first, batches.draw());
         let long = Gptlite::new(GptliteConfig::new(65, 1, 8, 1, 60_000));
         let graph = long.build_training(1, 60_000, Loss::CrossEntropy).unwrap();
         let error = Batches::text(&graph, &vocabulary).err().unwrap();
@@ -178,16 +178,16 @@ mod tests {
     fn images_fill_the_first_columns_and_every_digit_comes() {
         let graph = Dnn::new(DnnConfig::square(70, 2)).build_training(200, Loss::CrossEntropy).unwrap();
         let mut batches = Batches::digits(&graph, 70).unwrap();
-        let batch = batches.next();
+        let batch = batches.draw();
         let (pixels, classes) = (batch[0].1.to_f64(), batch[1].1.to_f64());
         assert!(pixels.chunks(70).all(|row| row[64..].iter().all(|p| *p == 0.0)));
         assert!(pixels.iter().all(|p| (-1.0..=1.0).contains(p)) && pixels.contains(&1.0));
         for digit in 0..10 {
             assert!(classes.contains(&f64::from(digit)), "{digit} of {classes:?}");
         }
-        assert_ne!(batch, batches.next());
+        assert_ne!(batch, batches.draw());
         let narrow = Dnn::new(DnnConfig::square(4, 2)).build_training(50, Loss::CrossEntropy).unwrap();
-        let classes = Batches::digits(&narrow, 4).unwrap().next()[1].1.to_f64();
+        let classes = Batches::digits(&narrow, 4).unwrap().draw()[1].1.to_f64();
         assert!(classes.iter().all(|c| *c < 4.0));
     }
 
@@ -195,9 +195,9 @@ mod tests {
     fn made_numbers_stay_below_what_they_index() {
         let graph = Gptlite::new(GptliteConfig::new(5, 1, 8, 1, 16)).build(1, 16).unwrap();
         let mut batches = Batches::made(&graph);
-        let batch = batches.next();
+        let batch = batches.draw();
         assert_eq!((batch.len(), batch[0].0.as_str()), (1, "tokens"));
         assert!(batch[0].1.to_f64().iter().all(|t| *t < 5.0));
-        assert_eq!(batch, batches.next());
+        assert_eq!(batch, batches.draw());
     }
 }

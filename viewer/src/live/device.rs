@@ -185,7 +185,7 @@ impl Backend for Device {
 
     fn step(&mut self) -> Result<Step, String> {
         let Some((kind, batches)) = &mut self.program else { return Err("nothing is compiled".into()) };
-        let inputs = batches.next();
+        let inputs = batches.draw();
         let given: Vec<(&str, &Tensor)> = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
         let step = match kind {
             Kind::Run(program) => program.profile(&given).map(|(_, frame)| Step { frame, loss: None }),
