@@ -21,14 +21,29 @@ pub(super) fn direct_tile(m: usize, n: usize) -> Tile {
     Tile { m: tm, n: 8 * tn, k: 0, tm, tn }
 }
 
-/// Tiles with the share of the best tile's rate that each reaches where enough of them are there, as measured on an H200.
-const TILES: [(usize, usize, usize, usize, f64); 6] = [
-    (128, 128, 8, 8, 1.0),
-    (128, 96, 8, 8, 0.95),
-    (128, 64, 8, 4, 0.9),
-    (64, 64, 4, 4, 0.6),
-    (32, 32, 4, 4, 0.62),
-    (16, 64, 4, 4, 0.3),
+/// Sizes that a workgroup may have.
+struct Candidate {
+    tile: Tile,
+    /// The share of the best tile's rate that it reaches where enough of them are there, as measured on an H200.
+    share: f64,
+    /// Workgroups that a core works on at once, which hide each other's waits: fewer are slower, and the device gives a
+    /// core that has ended such a set the next, so that a few last ones crowd on some cores.
+    together: usize,
+}
+
+const fn candidate([m, n, k]: [usize; 3], [tm, tn]: [usize; 2], share: f64, together: usize) -> Candidate {
+    Candidate { tile: Tile { m, n, k, tm, tn }, share, together }
+}
+
+const TILES: [Candidate; 8] = [
+    candidate([128, 128, 16], [8, 8], 1.0, 1),
+    candidate([128, 96, 16], [8, 12], 0.97, 2),
+    candidate([128, 96, 16], [4, 12], 0.91, 1),
+    candidate([128, 64, 16], [8, 8], 0.94, 1),
+    candidate([64, 96, 32], [4, 12], 0.91, 2),
+    candidate([64, 64, 16], [4, 8], 0.84, 1),
+    candidate([32, 32, 32], [4, 4], 0.5, 8),
+    candidate([16, 64, 32], [4, 4], 0.25, 8),
 ];
 
 /// For limits that no other tile fits.
@@ -38,26 +53,47 @@ const SMALLEST: Tile = Tile { m: 16, n: 16, k: 8, tm: 4, tn: 4 };
 /// by a wrong choice.
 const CORES: usize = 132;
 
-/// Invocations on a core that hide each other's waits for memory.
-const HIDING: usize = 512;
-
-/// How long a core takes for its tiles, in units of one tile at the full rate: as many at once as hide each other's
-/// waits, then the rest, which hide less.
-fn rounds(tiles: usize, threads: usize) -> f64 {
-    let at_once = (HIDING / threads).max(1);
-    let rest = tiles % at_once;
-    let hidden = ((rest * threads) as f64 / HIDING as f64).sqrt();
-    (tiles - rest) as f64 + if rest > 0 { rest as f64 / hidden } else { 0.0 }
+/// How long the busiest core takes for its tiles, in units of one tile at the full rate of as many as it works on at once.
+fn rounds(tiles: usize, together: usize) -> f64 {
+    let per_core = tiles.div_ceil(CORES);
+    if per_core < together {
+        return per_core as f64 / (per_core as f64 / together as f64).sqrt();
+    }
+    (tiles.div_ceil(CORES * together) * together) as f64
 }
 
-/// Bytes of a stage of both operands, each with padding of at most eight vec4s.
-pub(super) fn stage_bytes(tile: Tile) -> usize {
-    (tile.k * (tile.m + tile.n) / 4 + 2 * 8) * 16
+/// Invocations of a workgroup.
+pub(super) fn invocations(tile: Tile) -> usize {
+    if tile.k == 0 { tile.n / tile.tn } else { tile.m / tile.tm * (tile.n / tile.tn) }
 }
 
-/// Depths of a stage, the preferred first: a small tile waits for memory rather than computes, so its stages are deep.
-fn depths(m: usize, n: usize) -> &'static [usize] {
-    if m * n <= 64 * 64 { &[32, 16, 8] } else { &[16, 8] }
+/// Stages in workgroup memory. A workgroup that takes so many registers that a core holds no other has nobody to work
+/// while it waits: it stages ahead.
+pub(super) fn stages(tile: Tile) -> usize {
+    if invocations(tile) >= 256 { 2 } else { 1 }
+}
+
+/// Of 32 neighbouring invocations, how many lie side by side, the rest above each other: few of both read the fewest
+/// distinct vec4s of workgroup memory. 0 where they are no such rectangle.
+pub(super) fn across(tile: Tile) -> usize {
+    let fits =
+        |across: usize| (tile.n / tile.tn).is_multiple_of(across) && (tile.m / tile.tm).is_multiple_of(32 / across);
+    [4, 8].into_iter().find(|a| tile.k > 0 && fits(*a)).unwrap_or(0)
+}
+
+/// vec4s of padding after each four k of an operand in workgroup memory.
+pub(super) fn padding(along_k: bool, depth: usize) -> usize {
+    if along_k && depth > 0 { 32 / depth } else { 0 }
+}
+
+/// Bytes of all stages of both operands, each with padding of at most eight vec4s.
+pub(super) fn bytes(tile: Tile) -> usize {
+    if tile.k == 0 { 0 } else { (tile.k * (tile.m + tile.n) / 4 + 2 * 8) * 16 * stages(tile) }
+}
+
+/// A tile as it is, then with less deep stages, for less workgroup memory or a shorter K.
+fn depths(tile: Tile) -> impl Iterator<Item = Tile> {
+    [32, 16, 8].into_iter().filter(move |k| *k <= tile.k).map(move |k| Tile { k, ..tile })
 }
 
 /// The tile with the least predicted time.
@@ -68,14 +104,12 @@ pub(super) fn tile(m: usize, n: usize, k: usize, batch: usize, caps: &DeviceCaps
 /// The least predicted time of one step along k on the busiest core, in multiply-adds at the full rate, and its tile:
 /// rounds of workgroups times the work of one over its share of the rate.
 fn best(m: usize, n: usize, k: usize, batch: usize, caps: &DeviceCaps) -> Option<(f64, Tile)> {
-    let candidates = TILES.iter().filter_map(|&(bm, bn, tm, tn, share)| {
-        let threads = bm / tm * (bn / tn);
-        let at_depth = |k| Tile { m: bm, n: bn, k, tm, tn };
-        let fits = |d: &&usize| stage_bytes(at_depth(**d)) <= caps.workgroup_bytes as usize;
-        let depth = depths(bm, bn).iter().filter(fits).find(|d| **d <= k.next_multiple_of(8))?;
-        let tiles = (m.div_ceil(bm) * n.div_ceil(bn) * batch).div_ceil(CORES);
-        let cost = rounds(tiles, threads) * (bm * bn) as f64 / share;
-        (threads <= caps.max_invocations as usize).then_some((cost, at_depth(*depth)))
+    let candidates = TILES.iter().filter_map(|c| {
+        let fits = |t: &Tile| bytes(*t) <= caps.workgroup_bytes as usize && t.k <= k.next_multiple_of(8);
+        let tile = depths(c.tile).find(fits)?;
+        let tiles = m.div_ceil(tile.m) * n.div_ceil(tile.n) * batch;
+        let cost = rounds(tiles, c.together) * (tile.m * tile.n) as f64 / c.share;
+        (invocations(tile) <= caps.max_invocations as usize).then_some((cost, tile))
     });
     candidates.min_by(|a, b| a.0.total_cmp(&b.0))
 }
@@ -121,9 +155,6 @@ pub(super) fn slice(m: usize, n: usize, k: usize, caps: &DeviceCaps) -> Option<u
 /// Every tile, for tests.
 #[cfg(test)]
 pub(super) fn all() -> impl Iterator<Item = Tile> {
-    let deep = |(m, n, tm, tn, _): (usize, usize, usize, usize, f64)| {
-        depths(m, n).iter().map(move |&k| Tile { m, n, k, tm, tn })
-    };
-    let tiles = TILES.into_iter().flat_map(deep);
+    let tiles = TILES.iter().flat_map(|c| depths(c.tile));
     tiles.chain([direct_tile(1, 64), direct_tile(8, 32), direct_tile(16, 128), SMALLEST])
 }
