@@ -126,15 +126,8 @@ fn main(
     let row0 = (band * 8u + in_band % band_rows) * {{ bm }}u;
     let col0 = in_band / band_rows * {{ bn }}u;
     let s = bases(group / tiles);
-{% if across %}
-    // 32 neighbours are {{ across }} across and {{ 32 // across }} down; every second shares columns with the one before, and of those rows
-    let bits = lane % 32u;
-    let tx = lane / 32u % {{ bn // tn // across }}u * {{ across }}u + ((bits & 1u) | (bits / {{ 64 // across }}u * 2u));
-    let ty = lane / {{ 32 * (bn // tn // across) }}u * {{ 32 // across }}u + (bits / 2u % {{ 32 // across }}u);
-{% else %}
-    let tx = lane % {{ bn // tn }}u;
-    let ty = lane / {{ bn // tn }}u;
-{% endif %}
+{% set wide = bn // tn %}
+{% include "shared/rectangle.wgsl" %}
 {% for parts in rounds %}
 {% set i = loop.index0 %}
     var k{{ i }} = 0u; // of the block's first line
@@ -173,8 +166,8 @@ fn main(
 {{ fetch_all("") }}
 {% if stages == 2 %}
     var stage = 0u;
-    var from_a = ty;
-    var from_b = tx;
+    var from_a = y;
+    var from_b = x;
 {{ stage_all("") }}
     workgroupBarrier();
 {{ load(0, 0, "var ") }}
@@ -194,8 +187,8 @@ fn main(
 {{ multiply(k % 2) -}}
 {% endfor %}
         stage ^= 1u;
-        from_a = ty + stage * {{ size_a }}u;
-        from_b = tx + stage * {{ size_b }}u;
+        from_a = y + stage * {{ size_a }}u;
+        from_b = x + stage * {{ size_b }}u;
 {{ stage_all("more") }}
         workgroupBarrier();
 {{ load(0, 0, "") -}}
@@ -205,8 +198,8 @@ fn main(
         }
     }
 {% else %}
-    let from_a = ty;
-    let from_b = tx;
+    let from_a = y;
+    let from_b = x;
     loop {
 {{ stage_all("") }}
         workgroupBarrier();
@@ -228,7 +221,7 @@ fn main(
 {% endif %}
 {% for i in range(tm) %}
 {% for j in range(tn // 4) %}
-    finish(s, row0 + ty * 4u + {{ (i // 4) * 4 * (bm // tm) + i % 4 }}u, col0 + tx * 4u + {{ j * 4 * (bn // tn) }}u, acc{{ i }}_{{ j }});
+    finish(s, row0 + y * 4u + {{ (i // 4) * 4 * (bm // tm) + i % 4 }}u, col0 + x * 4u + {{ j * 4 * (bn // tn) }}u, acc{{ i }}_{{ j }});
 {% endfor %}
 {% endfor %}
 {% if sums %}

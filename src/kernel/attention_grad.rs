@@ -4,6 +4,7 @@
 
 use super::heads::{self, Heads};
 use super::philox::{self, Fours};
+use super::rectangle::across;
 use super::template::render;
 use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, View, wgsl_type};
 use crate::caps::DeviceCaps;
@@ -27,8 +28,8 @@ pub struct Tiles {
     pub own: usize,
     /// Rows of a block of the other side.
     pub other: usize,
-    /// Groups of four columns that are staged at once.
-    pub chunk: usize,
+    /// Groups of four columns that are staged at once; `None` keeps whole rows of both sides.
+    pub chunk: Option<usize>,
 }
 
 /// All that changes the kernel's text.
@@ -74,13 +75,24 @@ impl Tiles {
     }
 
     /// vec4s of the tile while scores are made.
-    fn scores(self) -> usize {
-        (self.own + self.other) / 4 * (4 * self.chunk + 1)
+    fn scores(self, columns: usize) -> usize {
+        (self.own + self.other) / 4 * (4 * self.chunk.unwrap_or(columns) + 1)
+    }
+
+    /// vec4s of whole rows, own ones of both operands, then the block's. Weights and gradients of pairs take the place of
+    /// one of these.
+    fn whole(self, columns: usize, side: Side) -> [usize; 4] {
+        let (own, other, pairs) =
+            (heads::staged(self.own, columns), heads::staged(self.other, columns), self.own * self.other / 4);
+        match side {
+            Side::Keys => [own, own.max(2 * pairs), other, other],
+            Side::Queries => [own, own, other, other.max(pairs)],
+        }
     }
 
     /// Rows of a block that are staged at once for a result.
     fn rows(self, columns: usize) -> usize {
-        let fit = self.scores() / self.width(columns);
+        let fit = self.scores(columns) / self.width(columns);
         if fit == 0 { 1 } else { (1 << fit.ilog2()).min(self.other) }
     }
 
@@ -91,7 +103,7 @@ impl Tiles {
 
     /// vec4s of the tile.
     fn tile(self, columns: usize) -> usize {
-        self.scores().max(self.rows(columns) * self.width(columns))
+        self.scores(columns).max(self.rows(columns) * self.width(columns))
     }
 
     fn invocations(self) -> usize {
@@ -99,24 +111,27 @@ impl Tiles {
     }
 
     /// Bytes of workgroup memory.
-    fn bytes(self, columns: usize) -> usize {
-        16 * (self.tile(columns) + self.other * self.own / 4)
+    fn bytes(self, columns: usize, side: Side) -> usize {
+        16 * match self.chunk {
+            None => self.whole(columns, side).iter().sum(),
+            Some(_) => self.tile(columns) + self.other * self.own / 4,
+        }
     }
 
     /// The best that the device takes for so many rows of both sides; `None` where only the direct kernel fits.
-    fn choose(columns: usize, own: usize, other: usize, caps: &DeviceCaps) -> Option<Tiles> {
+    fn choose(columns: usize, own: usize, other: usize, side: Side, caps: &DeviceCaps) -> Option<Tiles> {
         if caps.cpu {
             return None;
         }
         let limit = caps.workgroup_bytes as usize;
-        let tiles: Vec<Tiles> = BLOCKS
-            .iter()
-            .map(|&(own, other)| {
-                let of = |most: usize| Tiles { own, other, chunk: columns.min(most) };
-                // so that two workgroups may share a processor
-                if of(8).bytes(columns) <= limit / 2 { of(8) } else { of(4) }
-            })
-            .filter(|t| t.bytes(columns) <= limit && t.invocations() <= caps.max_invocations as usize)
+        let whole = [Tiles { own: BLOCKS[0].0, other: BLOCKS[0].1, chunk: None }];
+        let cut = BLOCKS.iter().map(|&(own, other)| {
+            let of = |most: usize| Tiles { own, other, chunk: Some(columns.min(most)) };
+            // so that two workgroups may share a processor
+            if of(8).bytes(columns, side) <= limit / 2 { of(8) } else { of(4) }
+        });
+        let tiles: Vec<Tiles> = (whole.into_iter().chain(cut))
+            .filter(|t| t.bytes(columns, side) <= limit && t.invocations() <= caps.max_invocations as usize)
             .filter(|t| t.own == 16 || t.own <= own.next_multiple_of(16))
             .collect();
         // a block that is mostly padding, or has fewer columns than invocations for them, is slow; one whose results do
@@ -138,8 +153,9 @@ impl AttentionGradKey {
         let keys = self.side == Side::Keys;
         let length = "bitcast<i32>(stats[p.stats_offset + b * p.stats_batch].x)";
         let (ours, theirs) = if keys { (["k", "v"], ["q", "dout"]) } else { (["q", "dout"], ["k", "v"]) };
-        let tiles = self.tiles.unwrap_or(Tiles { own: self.own, other: 4, chunk: 1 });
+        let tiles = self.tiles.unwrap_or(Tiles { own: self.own, other: 4, chunk: Some(1) });
         let (tx, ty) = tiles.groups();
+        let [own0, own1, other0, other1] = tiles.whole(self.columns, self.side);
         render(
             self.name(),
             params,
@@ -151,7 +167,7 @@ impl AttentionGradKey {
                 mask => self.mask, lengths => self.lengths, causal => self.causal,
                 dropout => self.dropout.is_some(), whole => self.dropout == Some(Fours::Whole),
                 columns => self.columns, threads => self.workgroup_size(), own => tiles.own, other => tiles.other,
-                chunk => tiles.chunk, tx, ty, nc => tiles.results(self.columns), rows => tiles.rows(self.columns),
+                chunk => tiles.chunk, uncut => tiles.chunk.is_none(), own0, own1, other0, other1, across => across(tx, ty), tx, ty, nc => tiles.results(self.columns), rows => tiles.rows(self.columns),
                 tile => tiles.tile(self.columns),
             },
         )
@@ -190,7 +206,7 @@ impl AttentionGradKey {
 
     /// Bytes of workgroup memory.
     pub fn workgroup_bytes(&self) -> usize {
-        self.tiles.map_or(0, |t| t.bytes(self.columns))
+        self.tiles.map_or(0, |t| t.bytes(self.columns, self.side))
     }
 
     /// Invocations in a workgroup.
@@ -242,7 +258,7 @@ impl AttentionGrad<'_> {
             vec,
             columns,
             side,
-            tiles: Tiles::choose(columns, own, other, caps),
+            tiles: Tiles::choose(columns, own, other, side, caps),
             own: heads::direct_rows(columns, own),
             causal: self.attrs.causal,
             mask: self.attrs.mask,
@@ -292,7 +308,8 @@ impl AttentionGrad<'_> {
 /// One key of every form, for tests.
 #[cfg(test)]
 pub(super) fn catalogue() -> Vec<KernelKey> {
-    let tiles = |own, other, chunk| Some(Tiles { own, other, chunk });
+    let tiles = |own, other, chunk| Some(Tiles { own, other, chunk: Some(chunk) });
+    let whole = Some(Tiles { own: 64, other: 32, chunk: None });
     let forms = [
         (None, 2),
         (None, 9),
@@ -301,6 +318,8 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
         (tiles(64, 32, 8), 8),
         (tiles(64, 16, 3), 3),
         (tiles(16, 16, 4), 5),
+        (whole, 16),
+        (whole, 3),
     ];
     let mut keys = Vec::new();
     for ((tiles, columns), side) in forms.into_iter().flat_map(|f| [(f, Side::Keys), (f, Side::Queries)]) {

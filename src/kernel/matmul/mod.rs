@@ -11,6 +11,7 @@ mod tile;
 pub use launch::Matmul;
 
 use super::chain_wgsl::{Printer, is_condition, name};
+use super::rectangle::across;
 use super::template::render;
 use super::{Access, ParamSpace, wgsl_type};
 use crate::graph::{Chain, DType};
@@ -113,7 +114,7 @@ impl MatmulKey {
                 out_storage => stored(self.out, self.out_vec), out_scalar => wgsl_type(self.out), out_vec => self.out_vec,
                 steps => printer.steps(&self.epilogue), result => name(self.epilogue.result()),
                 bm => t.m, bn => t.n, bk => t.k, tm => t.tm, tn => t.tn, threads => self.workgroup_size(),
-                stages => tile::stages(t), across => tile::across(t),
+                stages => tile::stages(t), across => across(t.n / t.tn, t.m / t.tm),
             },
         )
     }

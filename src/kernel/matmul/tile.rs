@@ -73,14 +73,6 @@ pub(super) fn stages(tile: Tile) -> usize {
     if invocations(tile) >= 256 { 2 } else { 1 }
 }
 
-/// Of 32 neighbouring invocations, how many lie side by side, the rest above each other: few of both read the fewest
-/// distinct vec4s of workgroup memory. 0 where they are no such rectangle.
-pub(super) fn across(tile: Tile) -> usize {
-    let fits =
-        |across: usize| (tile.n / tile.tn).is_multiple_of(across) && (tile.m / tile.tm).is_multiple_of(32 / across);
-    [4, 8].into_iter().find(|a| tile.k > 0 && fits(*a)).unwrap_or(0)
-}
-
 /// vec4s of padding after each four k of an operand in workgroup memory.
 pub(super) fn padding(along_k: bool, depth: usize) -> usize {
     if along_k && depth > 0 { 32 / depth } else { 0 }
