@@ -29,27 +29,29 @@
 var<workgroup> tile_a: array<vec4<f32>, {{ size_a * stages }}>;
 var<workgroup> tile_b: array<vec4<f32>, {{ size_b * stages }}>;
 
-{# the four lines of a block, along k or along the outer dimension, `step` behind where they were #}
-{% macro fetch(i, part, step) %}
+{# the four lines of a block, along k or along the outer dimension. Outside of the matrices nothing is read past them:
+lines repeat the last one, whose results are not stored, and are 0 past K #}
+{% macro fetch(i, part) %}
 {% set side = part.side %}
         {{ part.condition }} {
-{% if step %}
-            k{{ i }} += {{ step }};
-{% if not side.along_k %}
-            at{{ i }} += {{ step }} * p.{{ side.name }}_stride;
-{% endif %}
-{% endif %}
 {% for r in range(4) %}
 {% set line = "r" ~ i ~ "_" ~ r %}
-{% set inner = "k" ~ i ~ ", " ~ k_end if side.along_k else "o" ~ i ~ ", " ~ part.limit %}
-{% set read = "read_" ~ side.name ~ "(at" ~ i ~ " + " ~ r ~ "u * p." ~ side.name ~ "_stride, " ~ inner ~ ")" %}
-{% if guarded %}
-            {{ line }} = vec4<f32>(0.0);
-            if {{ "o" ~ i if side.along_k else "k" ~ i }} + {{ r }}u < {{ part.limit if side.along_k else k_end }} {
-                {{ line }} = {{ read }};
+{% if not guarded %}
+{% set place = "at" ~ i ~ (" + " ~ r ~ "u * stride" ~ i if r > 0 else "") %}
+            {{ line }} = {{ "vec4<f32>(" ~ side.name ~ "[" ~ place ~ "])" if side.vec else "read_" ~ side.name ~ "(" ~ place ~ ", 0u, 4u)" }};
+{% elif side.vec %}
+{% set outside = "k" ~ i ~ (" >= " if side.along_k else " + " ~ r ~ "u >= ") ~ k_end %}
+            {
+                let outside = {{ outside }};
+                let at = select(at{{ i }} + {{ "min(" ~ r ~ "u, last" ~ i ~ ")" if side.along_k else r ~ "u" }} * stride{{ i }}, s.{{ side.name }}, outside);
+                {{ line }} = select(vec4<f32>({{ side.name }}[at]), vec4<f32>(0.0), outside);
             }
 {% else %}
-            {{ line }} = {{ read }};
+{% set inner = "k" ~ i ~ ", " ~ k_end if side.along_k else "o" ~ i ~ ", " ~ part.limit %}
+            {{ line }} = vec4<f32>(0.0);
+            if {{ "o" ~ i if side.along_k else "k" ~ i }} + {{ r }}u < {{ part.limit if side.along_k else k_end }} {
+                {{ line }} = read_{{ side.name }}(at{{ i }} + {{ r }}u * stride{{ i }}, {{ inner }});
+            }
 {% endif %}
 {% endfor %}
         }
@@ -57,8 +59,14 @@ var<workgroup> tile_b: array<vec4<f32>, {{ size_b * stages }}>;
 {% macro fetch_all(step) %}
 {% for parts in rounds %}
 {% set i = loop.index0 %}
+{% if step %}
+        at{{ i }} += select(0u, advance{{ i }}, more);
+{% if guarded %}
+        k{{ i }} += select(0u, {{ bk }}u, more);
+{% endif %}
+{% endif %}
 {% for part in parts %}
-{{ fetch(i, part, step) -}}
+{{ fetch(i, part) -}}
 {% endfor %}
 {% endfor %}
 {% endmacro %}
@@ -99,9 +107,11 @@ var<workgroup> tile_b: array<vec4<f32>, {{ size_b * stages }}>;
             {{ declare }}b{{ set }}_{{ j }} = tile_b[from_b + {{ k * (bn // 4) + k // 4 * b.pad + j * (bn // tn) }}u];
 {% endfor %}
 {% endmacro %}
+{# there and back again: neighbours share a column #}
 {% macro multiply(set) %}
 {% for i in range(tm) %}
-{% for j in range(tn // 4) %}
+{% for back in range(tn // 4) %}
+{% set j = back if i % 2 == 0 else tn // 4 - 1 - back %}
             acc{{ i }}_{{ j }} = fma(vec4<f32>(a{{ set }}_{{ i // 4 }}.{{ "xyzw"[i % 4] }}), b{{ set }}_{{ j }}, acc{{ i }}_{{ j }});
 {% endfor %}
 {% endfor %}
@@ -130,24 +140,52 @@ fn main(
 {% include "shared/rectangle.wgsl" %}
 {% for parts in rounds %}
 {% set i = loop.index0 %}
-    var k{{ i }} = 0u; // of the block's first line
+    var at{{ i }} = 0u; // where the first line of the block is in memory
+    var stride{{ i }} = 0u; // from there to the next line
+    var advance{{ i }} = 0u; // and to that of the next stage
+    var put{{ i }} = 0u; // where the block is in workgroup memory
+{% if guarded %}
+    var k{{ i }} = 0u; // of the first line
     var o{{ i }} = 0u;
-    var at{{ i }} = 0u; // where that line starts in memory
-    var put{{ i }} = 0u; // and the block in workgroup memory
+    var last{{ i }} = 0u; // the last line inside
+{% endif %}
 {% for part in parts %}
 {% set side = part.side %}
+{% set unit = 4 if side.vec else 1 %}
     {{ part.condition }} {
         let id = {{ part.id }};
 {% if side.along_k %}
-        k{{ i }} = id % {{ bk // 4 }}u * 4u;
-        o{{ i }} = id / {{ bk // 4 }}u * 4u;
+        let k4 = id % {{ bk // 4 }}u;
+        let o4 = id / {{ bk // 4 }}u;
 {% else %}
-        k{{ i }} = id / {{ part.outer // 4 }}u * 4u;
-        o{{ i }} = id % {{ part.outer // 4 }}u * 4u;
+        let k4 = id / {{ part.outer // 4 }}u;
+        let o4 = id % {{ part.outer // 4 }}u;
 {% endif %}
-        put{{ i }} = k{{ i }} / 4u * {{ part.outer + side.pad }}u + o{{ i }} / 4u;
-        o{{ i }} += {{ part.first }};
-        at{{ i }} = s.{{ side.name }} + {{ "o" if side.along_k else "k" }}{{ i }} * p.{{ side.name }}_stride;
+{% if not guarded %}
+        let o = {{ part.first }} + o4 * 4u;
+{% elif side.vec %}
+        let o = min({{ part.first }} + o4 * 4u, {{ part.limit }} - {{ 1 if side.along_k else 4 }}u);
+        last{{ i }} = {{ part.limit }} - 1u - o;
+        k{{ i }} = k4 * 4u;
+{% else %}
+        let o = {{ part.first }} + o4 * 4u;
+        k{{ i }} = k4 * 4u;
+        o{{ i }} = o;
+{% endif %}
+        put{{ i }} = k4 * {{ part.outer + side.pad }}u + o4;
+        stride{{ i }} = p.{{ side.name }}_stride;
+{% if guarded and not side.vec and side.along_k %}
+        at{{ i }} = s.{{ side.name }} + o * stride{{ i }};
+{% elif guarded and not side.vec %}
+        at{{ i }} = s.{{ side.name }} + k4 * 4u * stride{{ i }};
+        advance{{ i }} = {{ bk }}u * stride{{ i }};
+{% elif side.along_k %}
+        at{{ i }} = s.{{ side.name }} + o * stride{{ i }} + k4{{ " * 4u" if unit == 1 }};
+        advance{{ i }} = {{ bk // unit }}u;
+{% else %}
+        at{{ i }} = s.{{ side.name }} + k4 * 4u * stride{{ i }} + o{{ " / 4u" if unit == 4 }};
+        advance{{ i }} = {{ bk }}u * stride{{ i }};
+{% endif %}
     }
 {% endfor %}
 {% for r in range(4) %}
@@ -163,7 +201,7 @@ fn main(
     var row_sum = vec4<f32>(0.0);
 {% endif %}
     var staged = 0u; // of K
-{{ fetch_all("") }}
+{{ fetch_all(false) }}
 {% if stages == 2 %}
     var stage = 0u;
     var from_a = y;
@@ -180,8 +218,7 @@ fn main(
     loop {
         staged += {{ bk }}u;
         let more = staged < {{ k_end }};
-        let step = select(0u, {{ bk }}u, more);
-{{ fetch_all("step") }}
+{{ fetch_all(true) }}
 {% for k in range(bk - 1) %}
 {{ load(k + 1, (k + 1) % 2, "") -}}
 {{ multiply(k % 2) -}}
@@ -205,8 +242,7 @@ fn main(
         workgroupBarrier();
         staged += {{ bk }}u;
         let more = staged < {{ k_end }};
-        let step = select(0u, {{ bk }}u, more);
-{{ fetch_all("step") }}
+{{ fetch_all(true) }}
 {% for k in range(bk) %}
         {
 {{ load(k, 0, "let ") -}}

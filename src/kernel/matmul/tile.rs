@@ -26,8 +26,7 @@ struct Candidate {
     tile: Tile,
     /// The share of the best tile's rate that it reaches where enough of them are there, as measured on an H200.
     share: f64,
-    /// Workgroups that a core works on at once, which hide each other's waits: fewer are slower, and the device gives a
-    /// core that has ended such a set the next, so that a few last ones crowd on some cores.
+    /// Workgroups on a core that hide each other's waits: fewer are slower.
     together: usize,
 }
 
@@ -35,15 +34,16 @@ const fn candidate([m, n, k]: [usize; 3], [tm, tn]: [usize; 2], share: f64, toge
     Candidate { tile: Tile { m, n, k, tm, tn }, share, together }
 }
 
-const TILES: [Candidate; 8] = [
+const TILES: [Candidate; 9] = [
     candidate([128, 128, 16], [8, 8], 1.0, 1),
     candidate([128, 96, 16], [8, 12], 0.97, 2),
-    candidate([128, 96, 16], [4, 12], 0.91, 1),
-    candidate([128, 64, 16], [8, 8], 0.94, 1),
-    candidate([64, 96, 32], [4, 12], 0.91, 2),
-    candidate([64, 64, 16], [4, 8], 0.84, 1),
-    candidate([32, 32, 32], [4, 4], 0.5, 8),
-    candidate([16, 64, 32], [4, 4], 0.25, 8),
+    candidate([128, 96, 16], [4, 12], 0.92, 1),
+    candidate([128, 64, 16], [8, 8], 0.95, 2),
+    candidate([64, 96, 32], [4, 12], 0.93, 2),
+    candidate([64, 64, 16], [4, 8], 0.87, 2),
+    candidate([32, 64, 32], [4, 4], 0.7, 3),
+    candidate([32, 32, 32], [4, 4], 0.65, 6),
+    candidate([16, 64, 32], [4, 4], 0.57, 6),
 ];
 
 /// For limits that no other tile fits.
@@ -53,13 +53,15 @@ const SMALLEST: Tile = Tile { m: 16, n: 16, k: 8, tm: 4, tn: 4 };
 /// by a wrong choice.
 const CORES: usize = 132;
 
-/// How long the busiest core takes for its tiles, in units of one tile at the full rate of as many as it works on at once.
+/// The share of its rate that a tile keeps where bounds are checked.
+const GUARDED: f64 = 0.75;
+
+/// How long a core takes for its tiles, in units of one tile at the full rate: as many at once as hide each other's
+/// waits, then the rest, which hide less.
 fn rounds(tiles: usize, together: usize) -> f64 {
-    let per_core = tiles.div_ceil(CORES);
-    if per_core < together {
-        return per_core as f64 / (per_core as f64 / together as f64).sqrt();
-    }
-    (tiles.div_ceil(CORES * together) * together) as f64
+    let rest = tiles % together;
+    let hidden = (rest as f64 / together as f64).sqrt();
+    (tiles - rest) as f64 + if rest > 0 { rest as f64 / hidden } else { 0.0 }
 }
 
 /// Invocations of a workgroup.
@@ -109,8 +111,9 @@ fn best(m: usize, n: usize, k: usize, batch: usize, caps: &DeviceCaps) -> Option
 fn predicted(m: usize, n: usize, k: usize, batch: usize, caps: &DeviceCaps) -> impl Iterator<Item = (f64, Tile)> {
     let (memory, most) = (caps.workgroup_bytes as usize, caps.max_invocations as usize);
     TILES.iter().flat_map(move |c| {
-        let tiles = m.div_ceil(c.tile.m) * n.div_ceil(c.tile.n) * batch;
-        let cost = rounds(tiles, c.together) * (c.tile.m * c.tile.n) as f64 / c.share;
+        let tiles = (m.div_ceil(c.tile.m) * n.div_ceil(c.tile.n) * batch).div_ceil(CORES);
+        let guarded = if is_full(c.tile, m, n, k) { 1.0 } else { GUARDED };
+        let cost = rounds(tiles, c.together) * (c.tile.m * c.tile.n) as f64 / (c.share * guarded);
         let fits = move |t: &Tile| bytes(*t) <= memory && invocations(*t) <= most && t.k <= k.next_multiple_of(8);
         depths(c.tile).filter(fits).map(move |tile| (cost, tile))
     })
