@@ -2,7 +2,7 @@
 at one column, its neighbours the next fours, which must not lie in the same banks: columns are exchanged within eights
 where rows have such, else a gap follows each four rows. #}
 {% macro cell(row, c, columns) %}
-{%- if columns % 8 == 0 %}({{ row }}) * {{ columns }}u + (({{ c }}) ^ (({{ row }}) / 4u & 7u))
+{%- if columns % 8 == 0 %}({{ row }}) * {{ columns }}u + (({{ c }}) ^ ((({{ row }}) / 4u) & 7u))
 {%- else %}({{ row }}) * {{ columns }}u + ({{ row }}) / 4u + {{ c }}
 {%- endif %}
 {%- endmacro %}
