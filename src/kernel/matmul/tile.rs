@@ -36,7 +36,7 @@ const fn candidate([m, n, k]: [usize; 3], [tm, tn]: [usize; 2], share: f64, toge
 
 const TILES: [Candidate; 9] = [
     candidate([128, 128, 16], [8, 8], 1.0, 1),
-    candidate([128, 96, 16], [8, 12], 0.97, 2),
+    candidate([128, 96, 16], [8, 12], 0.92, 2),
     candidate([128, 96, 16], [4, 12], 0.92, 1),
     candidate([128, 64, 16], [8, 8], 0.95, 2),
     candidate([64, 96, 32], [4, 12], 0.93, 2),
@@ -90,9 +90,13 @@ fn depths(tile: Tile) -> impl Iterator<Item = Tile> {
     [32, 16, 8].into_iter().filter(move |k| *k <= tile.k).map(move |k| Tile { k, ..tile })
 }
 
+/// The deepest stage of a tile of more than 64 × 64: where A lies along its rows, as in a weight's gradient, deeper ones
+/// take the registers of other workgroups (25 TFLOP/s instead of 41).
+const DEEPEST_ALONG_ROWS: usize = 16;
+
 /// The tile with the least predicted time.
-pub(super) fn tile(m: usize, n: usize, k: usize, batch: usize, caps: &DeviceCaps) -> Tile {
-    best(m, n, k, batch, caps).map_or(SMALLEST, |c| c.1)
+pub(super) fn tile(m: usize, n: usize, k: usize, batch: usize, along_k: bool, caps: &DeviceCaps) -> Tile {
+    best(m, n, k, batch, along_k, caps).map_or(SMALLEST, |c| c.1)
 }
 
 /// Whether sizes are whole multiples of a tile; `k_bits` is a number that 2ⁱ divides if it divides every K.
@@ -101,8 +105,9 @@ pub(super) fn is_full(tile: Tile, m: usize, n: usize, k_bits: usize) -> bool {
 }
 
 /// The least predicted time of one step along k on the busiest core, and its tile.
-fn best(m: usize, n: usize, k: usize, batch: usize, caps: &DeviceCaps) -> Option<(f64, Tile)> {
-    predicted(m, n, k, batch, caps).min_by(|a, b| a.0.total_cmp(&b.0))
+fn best(m: usize, n: usize, k: usize, batch: usize, along_k: bool, caps: &DeviceCaps) -> Option<(f64, Tile)> {
+    let deep = |t: &Tile| !along_k && t.k > DEEPEST_ALONG_ROWS && t.m * t.n > 64 * 64;
+    predicted(m, n, k, batch, caps).filter(|c| !deep(&c.1)).min_by(|a, b| a.0.total_cmp(&b.0))
 }
 
 /// The predicted time of one step along k on the busiest core, in multiply-adds at the full rate, of every tile that the
@@ -167,7 +172,7 @@ pub(super) fn slice(m: usize, n: usize, k: usize, caps: &DeviceCaps) -> Option<u
     if caps.cpu {
         return None;
     }
-    let whole = best(m, n, k, 1, caps)?.0 * k as f64;
+    let whole = best(m, n, k, 1, false, caps)?.0 * k as f64;
     let (time, slice) = sliced(m, n, k, caps).min_by(|a, b| a.0.total_cmp(&b.0))?;
     // what is saved must be worth the memory
     (time < 0.85 * whole).then_some(slice)
@@ -180,7 +185,7 @@ fn sliced(m: usize, n: usize, k: usize, caps: &DeviceCaps) -> impl Iterator<Item
         let slice = k.div_ceil(slices).next_multiple_of(SLICE_STEP);
         let slices = k.div_ceil(slice);
         let sums = slices * m * n * 4;
-        let step = best(m, n, slice, slices, caps)?.0;
+        let step = best(m, n, slice, slices, false, caps)?.0;
         (slices > 1 && sums <= most).then_some((step * slice as f64 + LAUNCH + BYTE * 2.0 * sums as f64, slice))
     })
 }
@@ -190,7 +195,7 @@ pub(super) fn slices(m: usize, n: usize, k: usize, caps: &DeviceCaps) -> Vec<usi
     if caps.cpu {
         return vec![0];
     }
-    let whole = best(m, n, k, 1, caps).map(|(step, _)| (step * k as f64, 0));
+    let whole = best(m, n, k, 1, false, caps).map(|(step, _)| (step * k as f64, 0));
     let mut all: Vec<(f64, usize)> = whole.into_iter().chain(sliced(m, n, k, caps)).collect();
     all.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut lengths: Vec<usize> = Vec::new();
