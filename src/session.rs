@@ -15,7 +15,7 @@ use crate::lift::lift;
 use crate::model::ParamSource;
 use crate::plan::{MemoryPlan, audit, plan};
 use crate::record::{BufferPort, Recording, lower};
-use crate::select::{Selected, Weight, select};
+use crate::select::{Overlap, Selected, Weight, overlap, select};
 use crate::tensor::Tensor;
 use crate::trace::{Clock, Frame, HostSpan, Trace};
 use std::collections::BTreeMap;
@@ -66,6 +66,8 @@ pub struct CompileOptions {
     /// Most dispatches of a command buffer, where one for the whole run would take longer than the operating system
     /// lets a device be busy (two seconds on Windows); `None` puts all in one. [`Mode::Eager`] puts one in each.
     pub max_dispatches_per_submit: Option<usize>,
+    /// Which launches may run side by side in [`Mode::Fused`].
+    pub overlap: Overlap,
 }
 
 impl Default for CompileOptions {
@@ -80,6 +82,7 @@ impl Default for CompileOptions {
             limits: None,
             immediates: false,
             max_dispatches_per_submit: None,
+            overlap: Overlap::default(),
         }
     }
 }
@@ -197,6 +200,7 @@ impl Compiled {
         show(1, "fused", || Box::new(self.report.clone()));
         show(2, "schedule", || Box::new(self.selected.clone()));
         show(2, "memory", || Box::new(self.plan.clone()));
+        show(2, "barriers", || Box::new(self.recording.barriers()));
         for kernel in &self.recording.kernels {
             show(3, kernel.name(), || Box::new(kernel.source()));
         }
@@ -226,6 +230,12 @@ pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Re
     }
     graph = readers_first(&graph)?;
     let selected = clock.time("select", || select(&graph, caps))?;
+    let which = match options.overlap {
+        _ if options.mode != Mode::Fused => Overlap::Never,
+        Overlap::Long if caps.cpu => Overlap::Never,
+        which => which,
+    };
+    let selected = clock.time("overlap", || overlap(selected, which));
     let plan = clock.time("plan", || plan(&selected, options.alias));
     clock.time("audit", || audit(&selected, &plan))?;
     let recording = clock.time("record", || lower(&selected, &plan, caps));

@@ -4,6 +4,7 @@ use kiln::caps::DeviceCaps;
 use kiln::grad::Checkpoint;
 use kiln::graph::Graph;
 use kiln::model::{Dnn, DnnConfig, Gptlite, GptliteConfig, Loss};
+use kiln::select::Overlap;
 use kiln::session::{CompileOptions, Compiled};
 use kiln::train::{LossScaling, Optimiser, Precision, TrainOptions};
 use kiln::trainer::compile_training;
@@ -70,6 +71,42 @@ fn clipping_and_skipping_hold_all_gradients_at_once() {
     let more = with.plan.total() - without.plan.total();
     assert!((0..2 * weights as u64).contains(&more), "{more} more for {weights} bytes of weights");
     assert!(with.recording.dispatches.len() > without.recording.dispatches.len());
+}
+
+/// The launches of GPTlite's step, and how many wait for nothing: one by one, and with those side by side that may be.
+#[test]
+fn the_gradients_of_gptlite_s_products_run_side_by_side() {
+    let forward = Gptlite::new(GptliteConfig::small()).build_training(1, 2048, Loss::Seed).unwrap();
+    let made = |overlap| {
+        let options = CompileOptions { overlap, ..CompileOptions::default() };
+        compile_training(&forward, &TrainOptions::default(), &caps(), &options).unwrap()
+    };
+    let (one_by_one, beside) = (made(Overlap::Never), made(Overlap::Long));
+    let free = [&one_by_one, &beside].map(|c| c.recording.barriers().free());
+    println!("{free:?} of {} launches wait for nothing", beside.recording.dispatches.len());
+    assert_eq!(one_by_one.recording.passes, [0]);
+    // all that is marked runs freely, and each pass begins with what it runs beside
+    let barriers = beside.recording.barriers();
+    for (at, step) in beside.selected.steps.iter().enumerate().filter(|(_, s)| s.beside) {
+        assert_eq!(barriers.each[at].buffers, [], "{} waits", step.name);
+        assert!(!beside.recording.passes.contains(&at), "{}", step.name);
+    }
+    // dx and dw of four products a block and of the head, dq and dk with dv
+    let with = |name: &str, what: &str| {
+        let at = beside.selected.steps.iter().position(|s| s.name == format!("{name}.{what}"));
+        let at = at.unwrap_or_else(|| panic!("no {name}.{what}"));
+        beside.selected.groups()[at].0
+    };
+    for block in 0..12 {
+        for (name, dw) in [("sa.proj", "dw_db"), ("sa.qkv", "dw"), ("ffwd.net.0", "dw_db"), ("ffwd.net.2", "dw_db")] {
+            let name = format!("blocks.{block}.{name}");
+            assert_eq!(with(&name, "grad.dx"), with(&name, &format!("grad.{dw}")), "{name}");
+        }
+        let name = format!("blocks.{block}.sa");
+        let queries = with(&name, "grad.dq_dk_dv (dq)");
+        assert_eq!(queries, with(&name, "grad.dq_dk_dv (dk, dv)"), "{name}");
+    }
+    assert!(free[1] >= free[0] + 60, "{free:?}");
 }
 
 #[test]

@@ -44,6 +44,8 @@ pub struct Host {
     pub submits: u64,
     /// Compute passes in them.
     pub passes: u64,
+    /// Whether measuring gave each dispatch a pass of its own.
+    pub split_passes: bool,
 }
 
 /// A submission in flight. Its results are its own: later ones do not change them.
@@ -155,7 +157,8 @@ impl Executable {
         let submit_ns = begin.elapsed().as_nanos() as u64 - encode_ns;
         let mapped = staging.as_ref().map_or_else(Arc::default, Mapped::of);
         self.gpu.check()?;
-        let (executable, host) = (self, Host { encode_ns, submit_ns, submits, passes });
+        let split_passes = stamps.is_some_and(|s| !s.inside);
+        let (executable, host) = (self, Host { encode_ns, submit_ns, submits, passes, split_passes });
         Ok(Pending { executable, index, staging, ranges, queries, kept, mapped, clock, host })
     }
 
@@ -241,7 +244,8 @@ impl Executable {
         make_buffer(&self.gpu, "staging", bytes, usage, self.recording.bytes())
     }
 
-    /// Encodes some dispatches and returns in how many passes: one, unless stamps can only be written around passes.
+    /// Encodes some dispatches and returns in how many passes: those of the recording, or one a dispatch where stamps can
+    /// only be written around passes.
     /// The stamps of dispatch 0 are those at position `stamped`.
     fn encode(
         &self,
@@ -254,7 +258,7 @@ impl Executable {
         let mut passes = 0;
         let mut rest = dispatches;
         while !rest.is_empty() {
-            let end = if split { rest.start + 1 } else { rest.end };
+            let end = if split { rest.start + 1 } else { self.recording.pass_end(rest.start).min(rest.end) };
             let timestamp_writes = stamps.filter(|_| split).map(|s| s.around(stamped + rest.start));
             let mut pass =
                 encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: Some("kiln"), timestamp_writes });

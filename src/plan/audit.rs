@@ -2,7 +2,7 @@
 
 use super::{MemoryPlan, SlotId};
 use crate::kernel::Access;
-use crate::select::{Selected, TensorId, TensorKind};
+use crate::select::{Selected, Step, TensorId, TensorKind};
 use thiserror::Error;
 
 /// A plan that would give wrong results or be refused by wgpu.
@@ -29,6 +29,18 @@ pub enum PlanError {
         name: String,
         /// The slot.
         slot: SlotId,
+    },
+    /// Of two launches that run side by side one writes what the other touches.
+    #[error("launch {at} \"{name}\" runs beside \"{other}\", and both use {place}, which one of them writes")]
+    Beside {
+        /// The launch.
+        at: usize,
+        /// Its name.
+        name: String,
+        /// The other's name.
+        other: String,
+        /// The slot or the state.
+        place: String,
     },
     /// A tensor does not fit its slot.
     #[error("tensor \"{tensor}\" of {bytes} bytes is in a slot of {slot_bytes}")]
@@ -74,7 +86,17 @@ pub fn audit(selected: &Selected, plan: &MemoryPlan) -> Result<(), PlanError> {
         }),
         _ => Ok(()),
     };
+    let mut group = 0;
     for (at, step) in selected.steps.iter().enumerate() {
+        if !step.beside {
+            group = at;
+        }
+        for other in &selected.steps[group..at] {
+            if let Some(place) = shared(plan, step, other).or_else(|| shared(plan, other, step)) {
+                let (name, other) = (step.name.clone(), other.name.clone());
+                return Err(PlanError::Beside { at, name, other, place });
+            }
+        }
         let access = step.launch.key.bindings();
         let operands = || step.launch.operands.iter().zip(&access);
         for (o, access) in operands() {
@@ -112,4 +134,12 @@ pub fn audit(selected: &Selected, plan: &MemoryPlan) -> Result<(), PlanError> {
         find(selected.steps.len(), "read back", output.tensor, &holds)?;
     }
     Ok(())
+}
+
+/// Where a launch writes what another touches, in words.
+fn shared(plan: &MemoryPlan, writer: &Step, other: &Step) -> Option<String> {
+    let place = |t: TensorId| plan.slots[t.0].map_or_else(|| format!("tensor {}", t.0), |s| format!("slot {}", s.0));
+    let touched: Vec<String> = other.launch.operands.iter().map(|o| place(o.tensor)).collect();
+    let writes = writer.launch.operands.iter().zip(writer.launch.key.bindings());
+    writes.filter(|(_, a)| *a == Access::ReadWrite).map(|(o, _)| place(o.tensor)).find(|p| touched.contains(p))
 }
