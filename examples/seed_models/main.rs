@@ -13,6 +13,7 @@ use kiln::grad::Checkpoint;
 use kiln::measure::peak;
 use kiln::model::{Init, init};
 use kiln::reference::{Value, evaluate};
+use kiln::select::Overlap;
 use kiln::session::{CompileOptions, Mode, Session};
 use kiln::tensor::Tensor;
 use kiln::train::{Optimiser, Schedule, TrainOptions};
@@ -54,6 +55,9 @@ struct Args {
     /// In training: keep activations at every so many layers of the deep model only, and compute the others anew.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint: Option<u64>,
+    /// Lets no launches run side by side.
+    #[arg(long)]
+    one_by_one: bool,
     /// Prints the time of each kernel.
     #[arg(long)]
     kernels: bool,
@@ -264,7 +268,7 @@ fn write_json(args: &Args, rows: &impl Serialize) -> Result<(), Box<dyn Error>> 
 fn checkpoint(args: &Args, model: Model) -> Checkpoint {
     match args.checkpoint {
         Some(every) if model == Model::Deep => Checkpoint::Every(every as usize),
-        _ => Checkpoint::None,
+        _ => TrainOptions::default().checkpoint,
     }
 }
 
@@ -280,7 +284,8 @@ struct Subject<'a> {
 /// Compiles, runs and times one model in one mode.
 fn row(args: &Args, session: &Session, subject: &Subject, mode: Mode, peak: f64) -> Result<Row, Box<dyn Error>> {
     let Subject { model, work, params, reference } = *subject;
-    let options = CompileOptions::mode(mode);
+    let overlap = if args.one_by_one { Overlap::Never } else { Overlap::default() };
+    let options = CompileOptions { overlap, ..CompileOptions::mode(mode) };
     let train = TrainOptions {
         optimiser: Optimiser::Adam { beta1: 0.5, beta2: 0.5, eps: 1e-8, weight_decay: 0.0 },
         learning_rate: Schedule::constant(2e-4),

@@ -3,6 +3,7 @@
 use super::{MemoryPlan, SlotId};
 use crate::kernel::Access;
 use crate::select::{Selected, Step, TensorId, TensorKind};
+use std::collections::HashMap;
 use thiserror::Error;
 
 /// A plan that would give wrong results or be refused by wgpu.
@@ -86,16 +87,14 @@ pub fn audit(selected: &Selected, plan: &MemoryPlan) -> Result<(), PlanError> {
         }),
         _ => Ok(()),
     };
-    let mut group = 0;
+    let mut used = Used::default();
     for (at, step) in selected.steps.iter().enumerate() {
         if !step.beside {
-            group = at;
+            used = Used::default();
         }
-        for other in &selected.steps[group..at] {
-            if let Some(place) = shared(plan, step, other).or_else(|| shared(plan, other, step)) {
-                let (name, other) = (step.name.clone(), other.name.clone());
-                return Err(PlanError::Beside { at, name, other, place });
-            }
+        if let Some((other, place)) = used.meets(plan, at, step) {
+            let (name, other) = (step.name.clone(), selected.steps[other].name.clone());
+            return Err(PlanError::Beside { at, name, other, place });
         }
         let access = step.launch.key.bindings();
         let operands = || step.launch.operands.iter().zip(&access);
@@ -136,10 +135,24 @@ pub fn audit(selected: &Selected, plan: &MemoryPlan) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Where a launch writes what another touches, in words.
-fn shared(plan: &MemoryPlan, writer: &Step, other: &Step) -> Option<String> {
-    let place = |t: TensorId| plan.slots[t.0].map_or_else(|| format!("tensor {}", t.0), |s| format!("slot {}", s.0));
-    let touched: Vec<String> = other.launch.operands.iter().map(|o| place(o.tensor)).collect();
-    let writes = writer.launch.operands.iter().zip(writer.launch.key.bindings());
-    writes.filter(|(_, a)| *a == Access::ReadWrite).map(|(o, _)| place(o.tensor)).find(|p| touched.contains(p))
+/// Slots, and tensors in no slot, that launches which run side by side use: the last that does, and whether it writes.
+#[derive(Default)]
+struct Used(HashMap<(Option<SlotId>, Option<TensorId>), (usize, bool)>);
+
+impl Used {
+    /// Adds a launch; if an earlier one uses a place that either writes, which one and where.
+    fn meets(&mut self, plan: &MemoryPlan, at: usize, step: &Step) -> Option<(usize, String)> {
+        let mut met = None;
+        for (o, access) in step.launch.operands.iter().zip(step.launch.key.bindings()) {
+            let slot = plan.slots[o.tensor.0];
+            let writes = access == Access::ReadWrite;
+            let place = (slot, slot.is_none().then_some(o.tensor));
+            let (other, written) =
+                *self.0.entry(place).and_modify(|u| u.1 |= writes && u.0 == at).or_insert((at, writes));
+            if other != at && (written || writes) {
+                met = Some((other, slot.map_or_else(|| format!("tensor {}", o.tensor.0), |s| format!("slot {}", s.0))));
+            }
+        }
+        met
+    }
 }

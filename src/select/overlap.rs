@@ -7,7 +7,7 @@
 
 use super::{Selected, Step, TensorId};
 use crate::kernel::{Access, Estimate};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 /// Which launches may run side by side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,21 +27,29 @@ const LONG: Estimate = Estimate { flops: 5e8, bytes: 16e6 };
 /// A launch is moved before at most so many others, so that what it makes does not take memory much earlier.
 const REACH: usize = 8;
 
-/// Launches that run side by side.
-const MOST: usize = 3;
+/// Launches of much work that run side by side: two fill a device.
+const MOST: usize = 2;
 
-/// Brings launches together that may run side by side and marks all but the first of such a group.
+/// At most so much work has a launch that is kept until the end: its operands stay alive as long.
+const LITTLE: Estimate = Estimate { flops: 1e7, bytes: 1e6 };
+
+/// So many of them pay for a pass.
+const LEAST: usize = 8;
+
+/// Brings launches together that may run side by side and marks all but the first of such a group: those of much work, a
+/// few at a time, and at the end those of little work that nothing waits for, such as an optimiser's steps of vectors.
 pub fn overlap(selected: Selected, which: Overlap) -> Selected {
-    let is_long = |step: &Step| match which {
-        Overlap::Never => false,
-        Overlap::Long => {
-            let Estimate { flops, bytes } = step.launch.estimate;
-            flops >= LONG.flops || bytes >= LONG.bytes
-        }
-        Overlap::Always => true,
+    if which == Overlap::Never {
+        return selected;
+    }
+    let is_long = |step: &Step| {
+        let Estimate { flops, bytes } = step.launch.estimate;
+        which == Overlap::Always || flops >= LONG.flops || bytes >= LONG.bytes
     };
-    let mut rest = VecDeque::from(selected.steps);
-    let mut steps = Vec::with_capacity(rest.len());
+    let least = if which == Overlap::Always { 2 } else { LEAST };
+    let (steps, last) = last_of_little_work(selected.steps, least);
+    let mut rest = VecDeque::from(steps);
+    let mut steps = Vec::with_capacity(rest.len() + last.len());
     while let Some(first) = rest.pop_front() {
         let begin = steps.len();
         let may_have_others = is_long(&first);
@@ -61,7 +69,32 @@ pub fn overlap(selected: Selected, which: Overlap) -> Selected {
         steps[begin..].sort_by(|a, b| b.launch.estimate.flops.total_cmp(&a.launch.estimate.flops));
         steps[begin + 1..].iter_mut().for_each(|s| s.beside = true);
     }
+    let begin = steps.len();
+    steps.extend(last);
+    steps.iter_mut().skip(begin + 1).for_each(|s| s.beside = true);
     Selected { steps, ..selected }
+}
+
+/// Parts steps into those that keep their places and those of little work, each apart from all that come after it; all
+/// keep theirs unless there are at least so many of the latter.
+fn last_of_little_work(steps: Vec<Step>, least: usize) -> (Vec<Step>, Vec<Step>) {
+    // what later launches read and write
+    let (mut reads, mut writes) = (HashSet::new(), HashSet::new());
+    let mut keeps: Vec<bool> = Vec::with_capacity(steps.len());
+    for step in steps.iter().rev() {
+        let touched = Touched::by(step);
+        let waited_for = touched.writes.iter().any(|t| reads.contains(t) || writes.contains(t));
+        let waits = touched.reads.iter().any(|t| writes.contains(t));
+        let Estimate { flops, bytes } = step.launch.estimate;
+        keeps.push(waited_for || waits || flops > LITTLE.flops || bytes > LITTLE.bytes);
+        reads.extend(touched.reads);
+        writes.extend(touched.writes);
+    }
+    if keeps.iter().filter(|k| !**k).count() < least {
+        return (steps, Vec::new());
+    }
+    let mut keeps = keeps.into_iter().rev();
+    steps.into_iter().partition(|_| keeps.next().unwrap_or(true))
 }
 
 /// The tensors that a launch reads and writes.
@@ -134,7 +167,7 @@ mod tests {
 
     fn selected(steps: Vec<Step>) -> Selected {
         let spec = |i: usize| TensorSpec { name: format!("t{i}"), bytes: 64, kind: TensorKind::Temp };
-        Selected { tensors: (0..10).map(spec).collect(), steps, ..Selected::default() }
+        Selected { tensors: (0..20).map(spec).collect(), steps, ..Selected::default() }
     }
 
     fn names(selected: &Selected) -> Vec<String> {
@@ -172,9 +205,20 @@ mod tests {
     }
 
     #[test]
-    fn short_launches_stay_where_they_are() {
-        let steps = vec![step("a", [0, 1, 2], 1e9), step("short", [0, 1, 3], 1e3), step("b", [0, 1, 4], 1e3)];
-        assert_eq!(names(&overlap(selected(steps.clone()), Overlap::Long)), ["a", "short", "b"]);
-        assert_eq!(names(&overlap(selected(steps), Overlap::Always)), ["a", "+short", "+b"]);
+    fn short_launches_that_nothing_waits_for_come_last() {
+        let short = |name: &str, operands| step(name, operands, 1e3);
+        let mut steps = vec![short("a", [0, 1, 2]), short("b", [2, 1, 3]), step("c", [0, 1, 4], 1e9)];
+        assert_eq!(names(&overlap(selected(steps.clone()), Overlap::Always)), ["c", "+a", "b"]);
+        // a is read by b, and d overwrites what e reads
+        let more = [("d", [0, 1, 5]), ("e", [5, 1, 6]), ("f", [0, 1, 5])];
+        steps.extend(more.map(|(name, operands)| short(name, operands)));
+        assert_eq!(names(&overlap(selected(steps.clone()), Overlap::Always)), ["c", "+a", "d", "e", "b", "+f"]);
+        assert_eq!(names(&overlap(selected(steps.clone()), Overlap::Long)), ["a", "b", "c", "d", "e", "f"]);
+        // so many pay
+        let first = steps.len();
+        steps.extend((0..8).map(|i| short(&format!("{i}"), [0, 1, first + i])));
+        let many = overlap(selected(steps), Overlap::Long);
+        assert_eq!(names(&many)[..6], ["a", "c", "d", "e", "b", "+f"]);
+        assert!(names(&many)[6..].iter().all(|n| n.starts_with('+')));
     }
 }

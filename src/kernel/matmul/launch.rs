@@ -296,6 +296,7 @@ impl Matmul<'_> {
             full: whole_k && m.is_multiple_of(tile.m) && q.n.is_multiple_of(tile.n),
             batch_rank: rows,
             epilogue: self.epilogue.clone(),
+            by_row: (2..c_at).map(|i| q.operands[i].row() > 0).collect(),
             extras,
             in_place: self.in_place,
             sliced: q.tail.is_some(),
