@@ -97,21 +97,28 @@ fn the_gradients_of_gptlite_s_products_run_side_by_side() {
         assert_eq!(barriers.each[at].buffers, [], "{} waits", step.name);
         assert!(!beside.recording.passes.contains(&at), "{}", step.name);
     }
-    // dx and dw of four products a block and of the head, dq and dk with dv
+    // dx and dw of three products a block, dq and dk with dv; those of a fourth run beside what is at hand before them
     let with = |name: &str, what: &str| {
         let at = beside.selected.steps.iter().position(|s| s.name == format!("{name}.{what}"));
         let at = at.unwrap_or_else(|| panic!("no {name}.{what}"));
         beside.selected.groups()[at].0
     };
     for block in 0..12 {
-        for (name, dw) in [("sa.proj", "dw_db"), ("sa.qkv", "dw"), ("ffwd.net.0", "dw_db"), ("ffwd.net.2", "dw_db")] {
+        let dw = |name: &str, what: &str| {
             let name = format!("blocks.{block}.{name}");
-            assert_eq!(with(&name, "grad.dx"), with(&name, &format!("grad.{dw}")), "{name}");
-        }
-        let name = format!("blocks.{block}.sa");
+            assert_eq!(with(&name, "grad.dx"), with(&name, what), "{name}");
+        };
+        dw("sa.proj", "grad.dw_db");
+        dw("sa.qkv", "grad.dw");
+        dw("ffwd.net.2", "grad.dw_db");
+        let name = format!("blocks.{block}.sa.attention");
         let queries = with(&name, "grad.dq_dk_dv (dq)");
         assert_eq!(queries, with(&name, "grad.dq_dk_dv (dk, dv)"), "{name}");
     }
+    // the steps of vectors come at the end, in one pass
+    let last = beside.recording.passes[beside.recording.passes.len() - 1];
+    assert!(beside.selected.steps[last..].iter().all(|s| s.name.starts_with("adam.")));
+    assert!(beside.selected.steps.len() - last >= 90, "{last} of {}", beside.selected.steps.len());
     assert!(free[1] >= free[0] + 60, "{free:?}");
 }
 
