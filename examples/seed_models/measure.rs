@@ -40,6 +40,15 @@ pub struct Times {
     pub host_us: f64,
 }
 
+/// A run that was waited for.
+pub struct Waited {
+    /// From the call that submits it to its end.
+    pub wall_ms: f64,
+    /// What the host took of that to start it.
+    pub host_us: f64,
+    pub submits: u64,
+}
+
 impl Job {
     /// A forward pass.
     pub fn infer(
@@ -117,21 +126,25 @@ impl Job {
         Ok((outputs, Times { walls_ms: vec![ms], pipelined_ms: ms, gpu_ms: None, submits, host_us }))
     }
 
-    /// Some runs after a third as many that warm up, and then one with timestamps, whose trace is printed if asked.
-    pub fn measure(&self, runs: usize, kernels: bool) -> Result<Times, Box<dyn Error>> {
-        let (mut walls_ms, mut hosts, mut submits) = (Vec::new(), Vec::new(), 0);
-        for i in 0..runs + runs / 3 {
+    /// Runs that each wait for the one before, after some that warm up.
+    pub fn waited(&self, warm_up: usize, runs: usize) -> Result<Vec<Waited>, Box<dyn Error>> {
+        let mut all = Vec::with_capacity(runs);
+        for i in 0..warm_up + runs {
             self.place(i)?;
             let begin = Instant::now();
             let run = self.start(i)?;
-            let host = run.run().host_ns() as f64 / 1e3;
-            submits = run.run().submits();
+            let (host_us, submits) = (run.run().host_ns() as f64 / 1e3, run.run().submits());
             run.wait()?;
-            if i >= runs / 3 {
-                walls_ms.push(begin.elapsed().as_secs_f64() * 1e3);
-                hosts.push(host);
+            if i >= warm_up {
+                all.push(Waited { wall_ms: begin.elapsed().as_secs_f64() * 1e3, host_us, submits });
             }
         }
+        Ok(all)
+    }
+
+    /// Some runs after a third as many that warm up, and then one with timestamps, whose trace is printed if asked.
+    pub fn measure(&self, runs: usize, kernels: bool) -> Result<Times, Box<dyn Error>> {
+        let waited = self.waited(runs / 3, runs)?;
         let begin = Instant::now();
         let mut last = None;
         for i in 0..runs {
@@ -146,8 +159,14 @@ impl Job {
             print!("{trace}");
         }
         let gpu_ms = trace.gpu_stats().map(|s| s.median / 1e6);
-        walls_ms.sort_by(f64::total_cmp);
-        Ok(Times { walls_ms, pipelined_ms, gpu_ms, submits, host_us: median(&mut hosts) })
+        let sorted = |of: fn(&Waited) -> f64| {
+            let mut values: Vec<f64> = waited.iter().map(of).collect();
+            values.sort_by(f64::total_cmp);
+            values
+        };
+        let host_us = quantile(&sorted(|w| w.host_us), 0.5);
+        let submits = waited.last().map_or(0, |w| w.submits);
+        Ok(Times { walls_ms: sorted(|w| w.wall_ms), pipelined_ms, gpu_ms, submits, host_us })
     }
 
     /// Outputs of a forward pass stay on the device; a step gives its loss.
@@ -197,9 +216,4 @@ impl<'a> InFlight<'a> {
 pub fn quantile(ascending: &[f64], share: f64) -> f64 {
     let last = ascending.len().saturating_sub(1);
     ascending.get((share * last as f64).round() as usize).copied().unwrap_or(f64::NAN)
-}
-
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    quantile(values, 0.5)
 }
