@@ -97,7 +97,7 @@ fn target() -> Result<PathBuf, String> {
 }
 
 fn join(folders: &[PathBuf]) -> OsString {
-    folders.iter().map(PathBuf::as_os_str).collect::<Vec<_>>().join(OsStr::new(","))
+    folders.iter().map(|f| f.as_os_str()).collect::<Vec<_>>().join(OsStr::new(","))
 }
 
 #[cfg(test)]
