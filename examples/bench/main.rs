@@ -165,7 +165,8 @@ fn measure(args: &Args) -> Result<(), String> {
     let mut file = None;
     for (i, adapter) in adapters.iter().enumerate() {
         let scale = args.scale.unwrap_or(if adapter.cpu { Scale::Small } else { Scale::Full });
-        println!("adapter: {}, {scale} sizes{}", adapter.name, if adapter.cpu { ", as it is a CPU" } else { "" });
+        let why = if adapter.cpu && args.scale.is_none() { ", as it is a CPU" } else { "" };
+        println!("adapter: {}, {scale} sizes{why}", adapter.name);
         let mut cells = matrix::cells(&wanted, scale, adapter.cpu);
         if i > 0 && cells.iter().any(|c| c.program != Program::Kiln) {
             // other programs choose their device themselves

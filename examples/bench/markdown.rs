@@ -39,7 +39,7 @@ fn adapter(out: &mut String, table: &Table, charts: &[(String, Model, String)]) 
     let _ = writeln!(out, "\n## {}\n", table.adapter);
     let _ = write!(out, "Driver {}", table.driver);
     if let Some(Peak { flops, bytes }) = table.peak {
-        let _ = write!(out, "; measured peaks {} FLOP/s in f32 and {}B/s", si(flops), si(bytes));
+        let _ = write!(out, "; measured peaks {}FLOP/s in f32 and {}B/s", si(flops), si(bytes));
     }
     let programs: BTreeSet<&str> = table.rows.iter().filter_map(|r| Some(r.measured()?.program.as_str())).collect();
     let _ =
@@ -122,7 +122,7 @@ fn detail(out: &mut String, table: &Table, (model, phase): (Model, Phase)) {
     let what = if phase == Phase::Infer { "Inference" } else { "Training" };
     let _ = writeln!(out, "\n{what}, {model}:\n");
     out.push_str(
-        "| weights | precision | program | variant | ms (95 %) | in flight | device | samples/s | TFLOP/s | roofline | \
+        "| weights | precision | program | variant | ms (95 %) | in flight | device | samples/s | FLOP/s | roofline | \
          MiB | submits | dispatches | first run s | best PyTorch / this |\n",
     );
     let _ = writeln!(out, "|{}", " --- |".repeat(15));
@@ -153,7 +153,7 @@ fn detail(out: &mut String, table: &Table, (model, phase): (Model, Phase)) {
             number(m.in_flight_ms),
             number(m.device_ms),
             number(row.samples_per_s),
-            number(row.tflops),
+            row.tflops.map_or(String::new(), |t| si(t * 1e12)),
             m.peak_mib.map_or(String::new(), |mib| format!("{mib:.0}")),
             whole(m.submits),
             whole(m.dispatches),
@@ -228,6 +228,7 @@ mod tests {
         assert_eq!(shown, ["0.123", "1.00", "1.23", "10.0", "12.3", "100", "1234"]);
         assert_eq!(number(None), "");
         assert_eq!(si(60.14e12), "60.1 T");
+        assert_eq!(si(0.5), "0.500 ");
     }
 
     #[test]
@@ -248,7 +249,7 @@ mod tests {
         for line in [
             "Driver driver; program 1. Runs: one, two.",
             "| wide | infer | he | f32 |  | 32.0 (fused) | 16.0 (graph) | 0.500 | 64.0 (session) |  |",
-            "| he | highest | kiln | fused | 32.0 (33.0) | 32.0 |  | 64000 | 25.8 |  | 10 | 1 | 3 | 0.500 | 0.500 (graph) |",
+            "| he | highest | kiln | fused | 32.0 (33.0) | 32.0 |  | 64000 | 25.8 T |  | 10 | 1 | 3 | 0.500 | 0.500 (graph) |",
             "| he | f32 | pytorch | max-autotune | first run not within 120 s | | | | | | | | | | |",
         ] {
             assert!(page.lines().any(|l| l == line), "{line}\n\n{page}");

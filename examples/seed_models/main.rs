@@ -7,6 +7,8 @@ mod line;
 mod measure;
 mod models;
 mod sizes;
+#[path = "../progress/tuning.rs"]
+mod tuning;
 mod verify;
 
 use clap::{Parser, ValueEnum};
@@ -16,9 +18,10 @@ use kiln::graph::DType;
 use kiln::measure::{Peak, peak};
 use kiln::model::{Init, init, save};
 use kiln::reference::{Value, evaluate};
-use kiln::session::{CompileOptions, Mode, Session};
+use kiln::session::{CompileOptions, Mode, Session, compile};
 use kiln::tensor::Tensor;
 use kiln::train::{LossScaling, Optimiser, Precision, Schedule, TrainOptions};
+use kiln::trainer::compile_training;
 use line::{Line, Measured};
 use measure::{Job, quantile};
 use models::Work;
@@ -66,6 +69,12 @@ struct Args {
     /// In training: keep activations at every so many layers of the deep model only, and compute the others anew.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint: Option<u64>,
+    /// Also runs the mode "tuned".
+    #[arg(long)]
+    tune: bool,
+    /// Writes the time of each candidate of a tuning; with several models, of the last.
+    #[arg(long)]
+    tune_log: Option<PathBuf>,
     /// Prints the time of each kernel.
     #[arg(long)]
     kernels: bool,
@@ -86,11 +95,13 @@ struct Args {
     adapter: Option<String>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum ModeArg {
     Eager,
     Recorded,
     Fused,
+    /// Fused, with the configurations of kernels that are the fastest on the device.
+    Tuned,
 }
 
 impl From<ModeArg> for Mode {
@@ -98,7 +109,7 @@ impl From<ModeArg> for Mode {
         match mode {
             ModeArg::Eager => Mode::Eager,
             ModeArg::Recorded => Mode::Recorded,
-            ModeArg::Fused => Mode::Fused,
+            ModeArg::Fused | ModeArg::Tuned => Mode::Fused,
         }
     }
 }
@@ -152,6 +163,8 @@ struct Row {
     tflops: f64,
     share_of_measured_peak: Option<f64>,
     first_run_s: f64,
+    /// What it took to tune, ahead of the first run.
+    tuning_s: Option<f64>,
     /// Of the output.
     relative_error: Option<f64>,
     /// Of the first training step.
@@ -220,9 +233,10 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             true => Some(evaluate(&graph.graph, &params, &verify::inputs(&graph))?),
             false => None,
         };
-        for mode in &args.mode {
+        let also = args.tune && !args.mode.contains(&ModeArg::Tuned);
+        for mode in args.mode.iter().chain(also.then_some(&ModeArg::Tuned)) {
             let subject = Subject { sizes, params: &params, reference: reference.as_ref() };
-            let row = row(args, &session, &subject, work()?, (*mode).into(), peak)?;
+            let row = row(args, &session, &subject, work()?, *mode, peak)?;
             match args.lines {
                 true => say(&Line::Measured(measured(&row)))?,
                 false => print(&row),
@@ -339,12 +353,12 @@ fn row(
     session: &Session,
     subject: &Subject,
     work: Work,
-    mode: Mode,
+    mode: ModeArg,
     peak: Option<Peak>,
 ) -> Result<Row, Box<dyn Error>> {
     let Subject { sizes, params, reference } = *subject;
     let model = sizes.model;
-    let options = CompileOptions::mode(mode);
+    let mut options = CompileOptions::mode(mode.into());
     let train = TrainOptions {
         optimiser: Optimiser::Adam { beta1: 0.5, beta2: 0.5, eps: 1e-8, weight_decay: 0.0 },
         learning_rate: Schedule::constant(2e-4),
@@ -355,6 +369,16 @@ fn row(
         },
         ..TrainOptions::default()
     };
+    let mut tuning_s = None;
+    if mode == ModeArg::Tuned {
+        let (caps, begin) = (session.caps(), Instant::now());
+        let compiled = match args.phase {
+            Phase::Infer => compile(&work.graph, caps, &options)?,
+            Phase::Train => compile_training(&work.graph, &train, caps, &options)?,
+        };
+        options = tuning::tuned(session, &compiled, options, args.tune_log.as_deref())?;
+        tuning_s = Some(begin.elapsed().as_secs_f64());
+    }
     let begin = Instant::now();
     let job = match args.phase {
         Phase::Infer => Job::infer(session, work, params, &options)?,
@@ -379,7 +403,7 @@ fn row(
         phase: format!("{:?}", args.phase).to_lowercase(),
         rows: sizes.rows,
         model: model.to_string(),
-        mode: mode.to_string(),
+        mode: if mode == ModeArg::Tuned { "tuned".into() } else { Mode::from(mode).to_string() },
         precision: format!("{:?}", args.precision).to_lowercase(),
         init: format!("{:?}", args.init).to_lowercase(),
         adapter: session.adapter().name.clone(),
@@ -398,6 +422,7 @@ fn row(
         tflops,
         share_of_measured_peak: peak.map(|p| tflops * 1e12 / p.flops),
         first_run_s,
+        tuning_s,
         relative_error,
         loss,
         checkpoint: args.checkpoint.filter(|_| args.phase == Phase::Train && model == Model::Deep),
@@ -421,7 +446,7 @@ fn measured(r: &Row) -> Measured {
         submits: Some(r.submits),
         dispatches: Some(r.dispatches as u64),
         loss: r.loss.map(f64::from),
-        note: None,
+        note: r.tuning_s.map(|s| format!("tuned in {s:.1} s ahead of the first run")),
     }
 }
 

@@ -7,7 +7,7 @@ use crate::graph::{Chain, DType, NodeId, Shape, ValueId};
 use crate::kernel::matmul::Matmul;
 use crate::kernel::reduce::{self, ReduceKind};
 use crate::kernel::sum_parts::{self, Sums};
-use crate::kernel::{KernelError, View, fill};
+use crate::kernel::{Config, KernelError, View, fill};
 
 impl Selector<'_> {
     /// x (…, K), dy (…, N) → dW (N, K) and, with a bias, db (N).
@@ -54,6 +54,17 @@ impl Selector<'_> {
         Ok(Located { view: View::dense(&Shape::from(vec![shape.rows(), shape.last()])), ..dense })
     }
 
+    /// How long slices of the rows of a gradient's operands should be.
+    fn slice(&mut self, id: NodeId, a: &View, b: &View, dtype: DType, sums: bool) -> Option<usize> {
+        let caps = self.caps;
+        let own = Config::Slice(Matmul::slice(a, b, dtype, caps).unwrap_or(0));
+        let problem = Matmul::slice_problem(a, b, dtype, sums);
+        match self.choose(id, problem, own, || Matmul::slices(a, b, dtype, caps)) {
+            Config::Slice(length) if length > 0 => Some(length),
+            _ => None,
+        }
+    }
+
     /// dW = dyᵀ · x and db for x (M, K) and dy (M, N).
     fn weight_product(
         &mut self,
@@ -66,6 +77,7 @@ impl Selector<'_> {
         let node = self.graph.node(id);
         let a = dy.view.permute(&[1, 0]);
         let (n, m, k) = (a.dims[0], a.dims[1], x.view.dims[1]);
+        let slice = self.slice(id, &a, &x.view, dy.dtype, db.is_some());
         let identity = Chain::identity();
         let whole = Matmul {
             dtype: dy.dtype,
@@ -76,7 +88,7 @@ impl Selector<'_> {
             epilogue: &identity,
             extras: &[],
             in_place: None,
-            slice: Matmul::slice(&a, &x.view, dy.dtype, self.caps),
+            slice,
             sums: db.map(|db| &db.view),
         };
         let Some(slice) = whole.slice else {
