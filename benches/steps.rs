@@ -2,8 +2,10 @@
 //! submit to done by the host's clock, as `examples/seed_models` measures it. Throughput is in samples: sequences of
 //! GPTlite, rows of a DNN. Scaled down on a CPU that acts as a GPU; few runs, as some take tenths of a second.
 
+#[allow(dead_code, reason = "the example uses the rest")]
 #[path = "../examples/seed_models/measure.rs"]
 mod measure;
+#[allow(dead_code, reason = "the example uses the rest")]
 #[path = "../examples/seed_models/models.rs"]
 mod models;
 #[path = "../examples/seed_models/sizes.rs"]

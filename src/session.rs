@@ -15,7 +15,8 @@ use crate::gpu::{
 };
 use crate::graph::{DType, Graph, TensorType, readers_first};
 use crate::kernel::Choices;
-use crate::lift::lift;
+use crate::kernel::linear_stack::widest;
+use crate::lift::{LiftLimits, lift_within};
 use crate::model::ParamSource;
 use crate::plan::{MemoryPlan, audit, plan};
 use crate::record::{BufferPort, Recording, lower};
@@ -240,7 +241,7 @@ pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Re
     let written = graph.as_written();
     let mut graph = written.clone();
     if options.mode == Mode::Fused && options.lift {
-        let (lifted, found) = clock.time("lift", || lift(&graph))?;
+        let (lifted, found) = clock.time("lift", || lift_within(&graph, &lift_limits(caps)))?;
         (graph, report) = (lifted, found);
     }
     if options.mode == Mode::Fused && options.fuse {
@@ -262,6 +263,11 @@ pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Re
         stages: clock.spans(),
     };
     undecided.with(caps, options)
+}
+
+/// What one lifted op may hold on a device of these caps.
+pub(crate) fn lift_limits(caps: &DeviceCaps) -> LiftLimits {
+    LiftLimits { stack_width: widest(caps), ..LiftLimits::default() }
 }
 
 impl Compiled {
@@ -350,6 +356,14 @@ impl Program {
     /// See [`Program::submit`].
     pub fn submit_unread(&self, inputs: &[(&str, &Tensor)]) -> Result<Run<'_>, Error> {
         self.start(&[inputs], Submission { split: self.split, profile: false, read: false })
+    }
+
+    /// As [`Program::submit_unread`] with timestamps, for [`Run::wait_profiled`].
+    ///
+    /// # Errors
+    /// See [`Program::submit`].
+    pub fn submit_profiled(&self, inputs: &[(&str, &Tensor)]) -> Result<Run<'_>, Error> {
+        self.start(&[inputs], Submission { split: self.split, profile: true, read: false })
     }
 
     /// Runs once, waiting on this thread.
@@ -580,7 +594,11 @@ impl Run<'_> {
         Ok(program.results(self.pending.finish().await?, times))
     }
 
-    fn wait_profiled(self) -> Result<(Outputs, Frame), Error> {
+    /// Waits on this thread for a run's outputs and times, which it has if it was started with timestamps.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn wait_profiled(self) -> Result<(Outputs, Frame), Error> {
         let (program, times) = (self.program, self.times());
         let finished = self.pending.wait()?;
         let frame = program.frames_of(&finished, &times).pop().unwrap_or_default();

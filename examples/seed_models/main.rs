@@ -78,6 +78,9 @@ struct Args {
     /// Prints the time of each kernel.
     #[arg(long)]
     kernels: bool,
+    /// Prints what timestamps cost instead: runs without and with them by turns, `--runs` rounds.
+    #[arg(long, conflicts_with_all = ["verify", "kernels", "json"])]
+    profile_cost: bool,
     /// Writes the rows as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -112,6 +115,11 @@ impl From<ModeArg> for Mode {
             ModeArg::Fused | ModeArg::Tuned => Mode::Fused,
         }
     }
+}
+
+/// What a mode is called in tables.
+fn words(mode: ModeArg) -> String {
+    if mode == ModeArg::Tuned { "tuned".into() } else { Mode::from(mode).to_string() }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -203,6 +211,9 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     if args.phase == Phase::Train && args.verify {
         return verify_gradients(args, &session);
     }
+    if args.profile_cost {
+        return profile_cost(args, &session);
+    }
     // the runner of lines measures it once
     let peak = if args.peak || !args.lines { Some(peak(&session)?) } else { None };
     if let Some(Peak { flops, bytes }) = peak {
@@ -222,21 +233,16 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     }
     let mut rows = Vec::new();
     for model in &args.model {
-        let sizes = sizes(args, *model);
-        let work = || match args.phase {
-            Phase::Infer => sizes.infer(if args.precision == PrecisionArg::F16 { DType::F16 } else { DType::F32 }),
-            Phase::Train => sizes.train(),
-        };
-        let graph = work()?;
-        let params = init(&graph.graph.layout, args.init.into(), 0)?;
+        let whole = work(args, *model)?;
+        let params = init(&whole.graph.layout, args.init.into(), 0)?;
         let reference = match args.phase == Phase::Infer && args.verify {
-            true => Some(evaluate(&graph.graph, &params, &verify::inputs(&graph))?),
+            true => Some(evaluate(&whole.graph, &params, &verify::inputs(&whole))?),
             false => None,
         };
         let also = args.tune && !args.mode.contains(&ModeArg::Tuned);
         for mode in args.mode.iter().chain(also.then_some(&ModeArg::Tuned)) {
-            let subject = Subject { sizes, params: &params, reference: reference.as_ref() };
-            let row = row(args, &session, &subject, work()?, *mode, peak)?;
+            let subject = Subject { sizes: sizes(args, *model), params: &params, reference: reference.as_ref() };
+            let row = row(args, &session, &subject, *mode, peak)?;
             match args.lines {
                 true => say(&Line::Measured(measured(&row)))?,
                 false => print(&row),
@@ -273,6 +279,94 @@ fn save_parameters(args: &Args, folder: &Path) -> Result<(), Box<dyn Error>> {
         println!("{}", path.display());
     }
     Ok(())
+}
+
+/// Prints what timestamps cost.
+fn profile_cost(args: &Args, session: &Session) -> Result<(), Box<dyn Error>> {
+    println!("milliseconds a run without and with timestamps, medians of {} rounds by turns", args.runs.max(1));
+    println!(
+        "{:<8} {:<9} {:>6} {:>7} {:>19} {:>7} {:>19} {:>15} {:>9}",
+        "model", "mode", "disp.", "passes", "in flight", "cost", "one at a time", "host", "by stamps"
+    );
+    for model in &args.model {
+        let work = work(args, *model)?;
+        let params = init(&work.graph.layout, args.init.into(), 0)?;
+        for mode in &args.mode {
+            let job =
+                plan(args, session, *model, &work, *mode)?.job(args, session, self::work(args, *model)?, &params)?;
+            let cost = job.profile_cost(args.runs.max(1))?;
+            let pair = |[off, on]: [f64; 2]| format!("{off:.3} {on:.3}");
+            println!(
+                "{:<8} {:<9} {:>6} {:>7} {:>19} {:>+6.2}% {:>19} {:>15} {:>9}",
+                model.to_string(),
+                words(*mode),
+                cost.dispatches,
+                format!("{} {}", cost.passes[0], cost.passes[1]),
+                pair(cost.in_flight),
+                100.0 * cost.part(),
+                pair(cost.alone),
+                pair(cost.host),
+                cost.stamped.map_or("-".into(), |ms| format!("{ms:.3}"))
+            );
+        }
+    }
+    Ok(())
+}
+
+fn work(args: &Args, model: Model) -> Result<Work, Box<dyn Error>> {
+    let dtype = if args.precision == PrecisionArg::F16 { DType::F16 } else { DType::F32 };
+    match args.phase {
+        Phase::Infer => sizes(args, model).infer(dtype),
+        Phase::Train => sizes(args, model).train(),
+    }
+}
+
+/// How a model is compiled in a mode.
+struct Plan {
+    options: CompileOptions,
+    train: TrainOptions,
+    /// Seconds that tuning took.
+    tuning_s: Option<f64>,
+}
+
+/// Tunes it first, if the mode says so.
+fn plan(args: &Args, session: &Session, model: Model, work: &Work, mode: ModeArg) -> Result<Plan, Box<dyn Error>> {
+    let options = CompileOptions::mode(mode.into());
+    let train = TrainOptions {
+        optimiser: Optimiser::Adam { beta1: 0.5, beta2: 0.5, eps: 1e-8, weight_decay: 0.0 },
+        learning_rate: Schedule::constant(2e-4),
+        checkpoint: checkpoint(args, model),
+        precision: match args.precision {
+            PrecisionArg::Highest => Precision::F32,
+            PrecisionArg::F16 => Precision::F16(LossScaling::default()),
+        },
+        ..TrainOptions::default()
+    };
+    if mode != ModeArg::Tuned {
+        return Ok(Plan { options, train, tuning_s: None });
+    }
+    let (caps, begin) = (session.caps(), Instant::now());
+    let compiled = match args.phase {
+        Phase::Infer => compile(&work.graph, caps, &options)?,
+        Phase::Train => compile_training(&work.graph, &train, caps, &options)?,
+    };
+    let options = tuning::tuned(session, &compiled, options, args.tune_log.as_deref())?;
+    Ok(Plan { options, train, tuning_s: Some(begin.elapsed().as_secs_f64()) })
+}
+
+impl Plan {
+    fn job(
+        &self,
+        args: &Args,
+        session: &Session,
+        work: Work,
+        params: &BTreeMap<String, Tensor>,
+    ) -> Result<Job, Box<dyn Error>> {
+        match args.phase {
+            Phase::Infer => Job::infer(session, work, params, &self.options),
+            Phase::Train => Job::train(session, work, params, &self.train, &self.options),
+        }
+    }
 }
 
 /// How far a number or tensor is from the reference's.
@@ -352,38 +446,15 @@ fn row(
     args: &Args,
     session: &Session,
     subject: &Subject,
-    work: Work,
     mode: ModeArg,
     peak: Option<Peak>,
 ) -> Result<Row, Box<dyn Error>> {
     let Subject { sizes, params, reference } = *subject;
     let model = sizes.model;
-    let mut options = CompileOptions::mode(mode.into());
-    let train = TrainOptions {
-        optimiser: Optimiser::Adam { beta1: 0.5, beta2: 0.5, eps: 1e-8, weight_decay: 0.0 },
-        learning_rate: Schedule::constant(2e-4),
-        checkpoint: checkpoint(args, model),
-        precision: match args.precision {
-            PrecisionArg::Highest => Precision::F32,
-            PrecisionArg::F16 => Precision::F16(LossScaling::default()),
-        },
-        ..TrainOptions::default()
-    };
-    let mut tuning_s = None;
-    if mode == ModeArg::Tuned {
-        let (caps, begin) = (session.caps(), Instant::now());
-        let compiled = match args.phase {
-            Phase::Infer => compile(&work.graph, caps, &options)?,
-            Phase::Train => compile_training(&work.graph, &train, caps, &options)?,
-        };
-        options = tuning::tuned(session, &compiled, options, args.tune_log.as_deref())?;
-        tuning_s = Some(begin.elapsed().as_secs_f64());
-    }
+    let work = work(args, model)?;
+    let plan = plan(args, session, model, &work, mode)?;
     let begin = Instant::now();
-    let job = match args.phase {
-        Phase::Infer => Job::infer(session, work, params, &options)?,
-        Phase::Train => Job::train(session, work, params, &train, &options)?,
-    };
+    let job = plan.job(args, session, work, params)?;
     let (outputs, first) = job.first()?;
     let first_run_s = begin.elapsed().as_secs_f64();
     if args.lines {
@@ -403,7 +474,7 @@ fn row(
         phase: format!("{:?}", args.phase).to_lowercase(),
         rows: sizes.rows,
         model: model.to_string(),
-        mode: if mode == ModeArg::Tuned { "tuned".into() } else { Mode::from(mode).to_string() },
+        mode: words(mode),
         precision: format!("{:?}", args.precision).to_lowercase(),
         init: format!("{:?}", args.init).to_lowercase(),
         adapter: session.adapter().name.clone(),
@@ -422,7 +493,7 @@ fn row(
         tflops,
         share_of_measured_peak: peak.map(|p| tflops * 1e12 / p.flops),
         first_run_s,
-        tuning_s,
+        tuning_s: plan.tuning_s,
         relative_error,
         loss,
         checkpoint: args.checkpoint.filter(|_| args.phase == Phase::Train && model == Model::Deep),

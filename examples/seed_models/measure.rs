@@ -1,11 +1,11 @@
 //! In: a program or a trainer with what a run is given; out: what a run takes. Knows nothing of models.
 
 use crate::models::{Batch, FENCE, Work};
-use kiln::graph::{DType, TensorType};
+use kiln::graph::{DROPOUT_COUNTER, DType, TensorType};
 use kiln::session::{CompileOptions, Outputs, Program, Run, Session};
 use kiln::tensor::Tensor;
 use kiln::trace::Trace;
-use kiln::train::TrainOptions;
+use kiln::train::{SCALARS, TrainOptions};
 use kiln::trainer::{Steps, Trainer};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -48,6 +48,31 @@ pub struct Waited {
     pub host_us: f64,
     pub submits: u64,
 }
+
+/// What timestamps cost, milliseconds; each pair without them and with them.
+pub struct Cost {
+    /// Per run of several in flight, where the host's part is hidden.
+    pub in_flight: [f64; 2],
+    /// From submit to done of one run.
+    pub alone: [f64; 2],
+    /// The host's part of a run.
+    pub host: [f64; 2],
+    /// First kernel's begin to last kernel's end, by the stamps.
+    pub stamped: Option<f64>,
+    /// Compute passes of a run.
+    pub passes: [u64; 2],
+    pub dispatches: usize,
+}
+
+impl Cost {
+    /// How much longer a run in flight takes with timestamps.
+    pub fn part(&self) -> f64 {
+        self.in_flight[1] / self.in_flight[0] - 1.0
+    }
+}
+
+/// Runs in flight at once while the cost of timestamps is measured.
+const IN_FLIGHT: usize = 8;
 
 impl Job {
     /// A forward pass.
@@ -159,14 +184,57 @@ impl Job {
             print!("{trace}");
         }
         let gpu_ms = trace.gpu_stats().map(|s| s.median / 1e6);
-        let sorted = |of: fn(&Waited) -> f64| {
-            let mut values: Vec<f64> = waited.iter().map(of).collect();
-            values.sort_by(f64::total_cmp);
-            values
-        };
-        let host_us = quantile(&sorted(|w| w.host_us), 0.5);
+        let mut walls_ms: Vec<f64> = waited.iter().map(|w| w.wall_ms).collect();
+        walls_ms.sort_by(f64::total_cmp);
+        let host_us = median(&mut waited.iter().map(|w| w.host_us).collect::<Vec<_>>());
         let submits = waited.last().map_or(0, |w| w.submits);
-        Ok(Times { walls_ms: sorted(|w| w.wall_ms), pipelined_ms, gpu_ms, submits, host_us })
+        Ok(Times { walls_ms, pipelined_ms, gpu_ms, submits, host_us })
+    }
+
+    /// What timestamps cost: medians over rounds that run without them and with them by turns, after some that warm up.
+    pub fn profile_cost(&self, rounds: usize) -> Result<Cost, Box<dyn Error>> {
+        let own = self.own();
+        let mut given = self.given(0);
+        given.extend(own.iter().map(|(name, tensor)| (*name, tensor)));
+        let program = self.program();
+        let start = |profiled: bool| match profiled {
+            true => program.submit_profiled(&given),
+            false => program.submit_unread(&given),
+        };
+        let (mut flights, mut alones, mut hosts) =
+            ([const { Vec::new() }; 2], [const { Vec::new() }; 2], [const { Vec::new() }; 2]);
+        let (mut stamped, mut passes) = (Vec::new(), [0; 2]);
+        for round in 0..rounds + rounds / 3 {
+            // each kind is first as often as the other
+            for which in [round % 2, 1 - round % 2] {
+                let begin = Instant::now();
+                let run = start(which == 1)?;
+                let host = run.host_ns() as f64 / 1e6;
+                let frame = run.wait_profiled()?.1;
+                let alone = begin.elapsed().as_secs_f64() * 1e3;
+                let begin = Instant::now();
+                let runs: Vec<Run<'_>> = (0..IN_FLIGHT).map(|_| start(which == 1)).collect::<Result<_, _>>()?;
+                for run in runs {
+                    run.wait()?;
+                }
+                let flight = begin.elapsed().as_secs_f64() * 1e3 / IN_FLIGHT as f64;
+                passes[which] = frame.passes;
+                if round >= rounds / 3 {
+                    alones[which].push(alone);
+                    hosts[which].push(host);
+                    flights[which].push(flight);
+                    stamped.extend(frame.gpu_ns().map(|ns| ns as f64 / 1e6));
+                }
+            }
+        }
+        Ok(Cost {
+            in_flight: flights.map(|mut v| median(&mut v)),
+            alone: alones.map(|mut v| median(&mut v)),
+            host: hosts.map(|mut v| median(&mut v)),
+            stamped: (!stamped.is_empty()).then(|| median(&mut stamped)),
+            passes,
+            dispatches: program.dispatches(),
+        })
     }
 
     /// Outputs of a forward pass stay on the device; a step gives its loss.
@@ -187,6 +255,26 @@ impl Job {
             }
         }
     }
+
+    /// What a trainer gives beside the batch; nothing for a forward pass.
+    fn own(&self) -> Vec<(&'static str, Tensor)> {
+        match &self.kind {
+            Kind::Infer(_) => Vec::new(),
+            Kind::Train(trainer) => own_inputs(trainer),
+        }
+    }
+}
+
+/// What a trainer gives to its next step beside the batch.
+fn own_inputs(trainer: &Trainer) -> Vec<(&'static str, Tensor)> {
+    let options = trainer.options();
+    let step = trainer.steps();
+    let scalars = options.optimiser.scalars(options.learning_rate.at(step), step + 1);
+    let mut own = vec![(SCALARS, Tensor::f32([3], &scalars))];
+    if trainer.program().compiled().graph.inputs().any(|(_, node)| node.name == DROPOUT_COUNTER) {
+        own.push((DROPOUT_COUNTER, counter(options.seed, step)));
+    }
+    own
 }
 
 /// Seed and step, as dropout takes them.
@@ -216,4 +304,9 @@ impl<'a> InFlight<'a> {
 pub fn quantile(ascending: &[f64], share: f64) -> f64 {
     let last = ascending.len().saturating_sub(1);
     ascending.get((share * last as f64).round() as usize).copied().unwrap_or(f64::NAN)
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    quantile(values, 0.5)
 }

@@ -37,6 +37,7 @@ const TEMPLATES: &[(&str, &str)] = templates![
     "elementwise.wgsl",
     "fill.wgsl",
     "gather.wgsl",
+    "linear_stack.wgsl",
     "matmul.wgsl",
     "matmul_direct.wgsl",
     "norm.wgsl",

@@ -22,6 +22,7 @@ fn catalogue() -> Vec<KernelKey> {
         elementwise::catalogue(),
         fill::catalogue(),
         gather::catalogue(),
+        linear_stack::catalogue(),
         matmul::catalogue(),
         norm::catalogue(),
         norm_grad::catalogue(),

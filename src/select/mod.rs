@@ -14,6 +14,7 @@ mod movement;
 mod products;
 mod reads;
 mod selector;
+mod stack;
 mod states;
 mod training;
 
@@ -57,9 +58,9 @@ pub struct TensorSpec {
 pub struct Weight {
     /// The tensor.
     pub tensor: TensorId,
-    /// The storage, (N, K) where `columns` is given.
+    /// The storage, (N, K) or a stack (L, N, K) of such where `columns` is given.
     pub storage: StorageId,
-    /// Rows of the storage that become columns of a transposed (K, columns) tensor; `None` is the storage as it is.
+    /// Rows of each matrix that become columns of a transposed (K, columns) one; `None` is the storage as it is.
     pub columns: Option<Range<usize>>,
 }
 

@@ -16,3 +16,4 @@ mod movement;
 mod optimiser;
 mod reductions;
 mod rows;
+mod stacks;
