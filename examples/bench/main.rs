@@ -251,8 +251,9 @@ fn peak(programs: &Programs, adapter: &Adapter, run: &str) -> Result<Record, Str
     let limits = Limits { first: Duration::from_secs(120), rest: Duration::from_secs(120) };
     let (lines, end) = process::run(programs.peak(adapter)?, limits)?;
     let found = lines.into_iter().find_map(|line| match line {
-        Line::Peak { adapter: name, driver, flops, bytes } => {
-            Some(Record::Peak { run: run.to_owned(), adapter: name, driver, cpu: adapter.cpu, flops, bytes })
+        Line::Peak { flops, bytes, .. } => {
+            let Adapter { name, driver, cpu } = adapter.clone();
+            Some(Record::Peak { run: run.to_owned(), adapter: name, driver, cpu, flops, bytes })
         }
         _ => None,
     });

@@ -22,6 +22,14 @@ const PYTORCH: &[&str] = &[
 ];
 const PYTORCH_PRECISIONS: &[&str] = &["f32", "tf32", "f16"];
 
+/// Where a variant stands among those of its program; GPTlite's second form after the first.
+pub fn position(cell: &Cell) -> (bool, usize) {
+    let plain = cell.variant.strip_prefix("sdpa-");
+    let all = if cell.program == Program::Pytorch { PYTORCH } else { MODES };
+    let at = all.iter().position(|v| *v == plain.unwrap_or(&cell.variant));
+    (plain.is_some(), at.unwrap_or(all.len()))
+}
+
 /// Which cells.
 pub struct Wanted {
     pub models: Vec<Model>,

@@ -3,6 +3,7 @@
 
 use crate::cell::{Cell, Class, Measurement, Outcome, Program, Record};
 use crate::line::Measured;
+use crate::matrix;
 use crate::sizes::Sizes;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -101,13 +102,11 @@ pub fn tables(records: &[Record]) -> Result<Vec<Table>, String> {
     Ok(tables)
 }
 
-/// By what is compared, then PyTorch's variants before kiln's modes, each as it is written in the matrix.
+/// By what is compared, then PyTorch's variants before kiln's modes, each as they stand in the matrix.
 fn order(cell: &Cell) -> impl Ord {
-    let modes = ["eager", "recorded", "fused", "tuned"];
-    let mode = modes.iter().position(|m| *m == cell.variant);
     (
         (cell.model, cell.phase, cell.weights, cell.class(), cell.program),
-        (cell.precision.clone(), mode, cell.variant.clone()),
+        (cell.precision.clone(), matrix::position(cell), cell.variant.clone()),
     )
 }
 
