@@ -2,6 +2,7 @@
 
 use crate::cell::{Cell, Measurement, Outcome};
 use crate::line::Measured;
+use crate::sizes::{Model, Phase, Scale, Sizes};
 
 pub fn cell(id: &str) -> Cell {
     id.parse().unwrap_or_else(|e| panic!("{e}"))
@@ -101,6 +102,16 @@ fn a_run_is_resumed_and_put_together() {
     assert!(page.lines().any(|l| l == summary), "{summary}\n{page}");
     assert!(folder.path().join("out/r-deep.svg").is_file());
     assert!(folder.path().join("out/r.json").is_file());
+}
+
+#[test]
+fn full_models_have_the_weights_and_work_of_the_seed_s() {
+    let mib = |model| Sizes::of(model, Scale::Full).parameters() as f64 * 4.0 / f64::from(1 << 20);
+    assert_eq!([Model::Gptlite, Model::Deep, Model::Wide].map(|m| mib(m).round()), [331.0, 514.0, 768.0]);
+    let gflops = |model, phase| (Sizes::of(model, Scale::Full).flops(phase) / 1e9).round();
+    assert_eq!(gflops(Model::Gptlite, Phase::Infer), 425.0);
+    assert_eq!(gflops(Model::Wide, Phase::Train), 2199.0);
+    assert_eq!(gflops(Model::Deep, Phase::Infer), 550.0);
 }
 
 /// 2 · 64 · 64² · 128 FLOPs at the script's 1 TFLOP/s.
