@@ -262,7 +262,7 @@ impl Matmul<'_> {
         let (a_side, b_side) = self.sides(q, sums, caps)?;
         let extras = self.columns(q)?;
         let out_vec = c.n == 1 && c.fours(q.n, c.row());
-        let tile = if caps.cpu { direct_tile(m, q.n) } else { tile(m, q.n, q.k, batch, caps) };
+        let tile = if caps.cpu { direct_tile(m, q.n) } else { tile(m, q.n, q.k, batch, a_side.along_k, caps) };
         let (tiles_m, tiles_n) = (m.div_ceil(tile.m), q.n.div_ceil(tile.n));
         let (mut operands, mut firsts) = (Vec::new(), Vec::new());
         for (i, o) in q.operands.iter().enumerate() {

@@ -11,6 +11,7 @@ mod tile;
 pub use launch::Matmul;
 
 use super::chain_wgsl::{Printer, is_condition, name};
+use super::rectangle::across;
 use super::template::render;
 use super::{Access, ParamSpace, wgsl_type};
 use crate::caps::DeviceCaps;
@@ -101,7 +102,12 @@ impl MatmulKey {
     /// The kernel as WGSL.
     pub fn source(&self, params: ParamSpace) -> String {
         let stored = |d: DType, vec: bool| super::chain_wgsl::vector(wgsl_type(d), if vec { 4 } else { 1 });
-        let side = |name: &str, s: Side| context! { name, along_k => s.along_k, vec => s.vec, storage => stored(self.dtype, s.vec) };
+        let side = |name: &str, s: Side| {
+            let pad = tile::padding(s.along_k, self.tile.k);
+            context! { name, along_k => s.along_k, vec => s.vec, storage => stored(self.dtype, s.vec), pad }
+        };
+        let (a, b) = (side("a", self.a), side("b", self.b));
+        let rounds = self.rounds([(&a, "row0", "p.m"), (&b, "col0", "p.n")]);
         let printer = Printer { compute: DType::F32, width: 4, zero: "p.zero" };
         let extras: Vec<Value> = (0..self.extras.len()).map(|i| self.extra(i)).collect();
         let t = self.tile;
@@ -111,15 +117,50 @@ impl MatmulKey {
             params,
             context! {
                 f16 => all.into_iter().any(|d| d == DType::F16) || self.epilogue.rounds_f16(),
-                a => side("a", self.a), b => side("b", self.b), extras, batch_rank => self.batch_rank,
+                a, b, rounds, extras, batch_rank => self.batch_rank,
                 guarded => !self.full, T => "vec4<f32>",
                 out_binding => self.bindings().len() - usize::from(self.sums),
                 sliced => self.sliced, sums => self.sums, k_end => if self.sliced { "s.k" } else { "p.k" },
                 out_storage => stored(self.out, self.out_vec), out_scalar => wgsl_type(self.out), out_vec => self.out_vec,
                 steps => printer.steps(&self.epilogue), result => name(self.epilogue.result()),
                 bm => t.m, bn => t.n, bk => t.k, tm => t.tm, tn => t.tn, threads => self.workgroup_size(),
+                stages => tile::stages(t), across => across(t.n / t.tn, t.m / t.tm),
             },
         )
+    }
+
+    /// What an invocation fetches of a stage, for the template: in each round one block of four by four, of A or of B
+    /// by where it stands in the workgroup.
+    fn rounds(&self, sides: [(&Value, &str, &str); 2]) -> Vec<Vec<Value>> {
+        let t = self.tile;
+        let threads = self.workgroup_size() as usize;
+        let outer = [t.m, t.n];
+        let blocks = outer.map(|o| o * t.k / 16);
+        let all = blocks[0] + blocks[1];
+        let round = |start: usize| {
+            let end = start + threads;
+            // blocks of A, then those of B, that lie in this round
+            let ranges = [(0, blocks[0]), (blocks[0], all)];
+            let inside = (0..2).filter(|&i| ranges[i].0 < end && ranges[i].1 > start);
+            let part = |(nth, i): (usize, usize)| {
+                let (first, last) = ranges[i];
+                let condition = match (nth, last < end) {
+                    (0, false) => String::new(),
+                    (0, true) => format!("if lane < {}u", last - start),
+                    (_, true) => format!("else if lane < {}u", last - start),
+                    (_, false) => "else".to_owned(),
+                };
+                let id = if first > start {
+                    format!("lane - {}u", first - start)
+                } else {
+                    format!("lane + {}u", start - first)
+                };
+                let (side, first, limit) = sides[i];
+                context! { side, first, limit, condition, id, outer => outer[i] }
+            };
+            inside.enumerate().map(part).collect()
+        };
+        (0..all).step_by(threads.max(1)).map(round).collect()
     }
 
     /// The epilogue's input `i + 1` as the template sees it.
@@ -226,13 +267,12 @@ impl MatmulKey {
 
     /// Bytes of workgroup memory.
     pub fn workgroup_bytes(&self) -> usize {
-        tile::stage_bytes(self.tile)
+        tile::bytes(self.tile)
     }
 
     /// Invocations in a workgroup.
     pub fn workgroup_size(&self) -> u32 {
-        let t = self.tile;
-        if t.k == 0 { (t.n / t.tn) as u32 } else { (t.m / t.tm * (t.n / t.tn)) as u32 }
+        tile::invocations(self.tile) as u32
     }
 }
 
