@@ -333,7 +333,8 @@ fn a_gradient_of_attention_binds_eight_buffers_and_takes_tiles_of_portable_size(
             let stats = stats.launches(&caps).unwrap();
             check(&stats, &caps);
             for side in [Side::Keys, Side::Queries] {
-                let grad = AttentionGrad { attrs, dtype, q: &q, k: &k, v: &k, dout: &q, mask: Some(&mask) };
+                let results = &[Some((0, q.clone())), Some((1, k.clone())), Some((2, k.clone()))];
+                let grad = AttentionGrad { attrs, dtype, q: &q, k: &k, v: &k, dout: &q, mask: Some(&mask), results };
                 let launches = grad.launches(side, &caps).unwrap();
                 check(&launches, &caps);
                 let KernelKey::AttentionGrad(key) = &launches[0].key else { panic!("{launches:?}") };
