@@ -164,10 +164,10 @@ fn main(
     let sub_col = share % {{ bn // tn }}u * {{ tn }}u;
 {{ registers(a, bm) }}
 {{ registers(b, bn) }}
-{% set high = tm // u.side %}
-{% set wide = tn // u.side %}
-{% for i in range(high) %}
-{% for j in range(wide) %}
+{% set down = tm // u.side %}
+{% set over = tn // u.side %}
+{% for i in range(down) %}
+{% for j in range(over) %}
     var sum{{ i }}_{{ j }} = {{ unit.zero(u) }};
 {% endfor %}
 {% endfor %}
@@ -191,8 +191,8 @@ fn main(
     for (; k0 < {{ k_end }};) {
 {% if fold %}
         let chunk_end = min(k0 + {{ fold }}u, {{ k_end }});
-{% for i in range(high) %}
-{% for j in range(wide) %}
+{% for i in range(down) %}
+{% for j in range(over) %}
         var part{{ i }}_{{ j }} = {{ unit.zero(u) }};
 {% endfor %}
 {% endfor %}
@@ -209,17 +209,17 @@ fn main(
         }
 {% for k in range(0, bk, u.side) %}
         {
-{% for i in range(high) %}
+{% for i in range(down) %}
 {% for half in u.halves %}
             {{ unit.load("a" ~ i ~ half, "A", "a_" ~ half, place(a, bm, "sub_row", i * u.side, k), stride(a, bm) ~ "u", a.along_k, u) }}
 {% endfor %}
 {% endfor %}
-{% for j in range(wide) %}
+{% for j in range(over) %}
 {% for half in u.halves %}
             {{ unit.load("b" ~ j ~ half, "B", "b_" ~ half, place(b, bn, "sub_col", j * u.side, k), stride(b, bn) ~ "u", not b.along_k, u) }}
 {% endfor %}
 {% for left, right in [["lo", "hi"], ["hi", "lo"], ["hi", "hi"]] if split or left == right %}
-{% for i in range(high) %}
+{% for i in range(down) %}
             {{ unit.multiply_add(total ~ i ~ "_" ~ j, "a" ~ i ~ left, "b" ~ j ~ right, u) }}
 {% endfor %}
 {% endfor %}
@@ -229,8 +229,8 @@ fn main(
         workgroupBarrier();
 {% if fold %}
         }
-{% for i in range(high) %}
-{% for j in range(wide) %}
+{% for i in range(down) %}
+{% for j in range(over) %}
         {{ unit.fold("sum" ~ i ~ "_" ~ j, "part" ~ i ~ "_" ~ j, u) }}
 {% endfor %}
 {% endfor %}
@@ -238,8 +238,8 @@ fn main(
     }
     // through workgroup memory: only there can a lane reach its numbers
     let first = share * {{ fours }}u;
-{% for i in range(high) %}
-{% for j in range(wide) %}
+{% for i in range(down) %}
+{% for j in range(over) %}
     {{ unit.store("sum" ~ i ~ "_" ~ j, "sums_of", "first", (u.side // 4) ~ "u", u) }}
     workgroupBarrier();
     for (var e = lane % {{ u.lanes }}u; e < {{ fours }}u; e += {{ u.lanes }}u) {
@@ -252,9 +252,9 @@ fn main(
         let half = power >> vec4<u32>(1u);
         let up = bitcast<vec4<f32>>((half + 127) << vec4<u32>(23u));
         let rest = bitcast<vec4<f32>>((power - half + 127) << vec4<u32>(23u));
-        finish(s, row0 + r, col0 + c, {{ unit.get("sums_of", "f32", "first + e", u) }} * up * rest);
+        finish(s, row0 + r, col0 + c, {{ unit.read("sums_of", "f32", "first + e", u) }} * up * rest);
 {% else %}
-        finish(s, row0 + r, col0 + c, {{ unit.get("sums_of", "f32", "first + e", u) }});
+        finish(s, row0 + r, col0 + c, {{ unit.read("sums_of", "f32", "first + e", u) }});
 {% endif %}
     }
     workgroupBarrier();
@@ -274,7 +274,7 @@ fn main(
         workgroupBarrier();
         if lane < {{ bm // 4 }}u {
 {% for i in range(from, (from + room if from + room < holders else holders), bm // 4) %}
-            all += {{ unit.get("sums_of", "f32", "lane + " ~ (i - from) ~ "u", u) }};
+            all += {{ unit.read("sums_of", "f32", "lane + " ~ (i - from) ~ "u", u) }};
 {% endfor %}
         }
         workgroupBarrier();

@@ -72,7 +72,7 @@ fn main(@builtin(local_invocation_index) lane: u32) {
     }
     {{ unit.store("sum", "result", "0u", "8u", u) }}
     workgroupBarrier();
-    out[lane] = {{ unit.get("result", "f32", "lane", u) }};
+    out[lane] = {{ unit.read("result", "f32", "lane", u) }};
 }
 "#;
 

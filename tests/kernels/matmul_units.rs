@@ -150,8 +150,8 @@ fn fused(graph: &mut Graph, inputs: &mut Named, dtype: DType, [m, k, n]: [usize;
         inputs.insert(name, value);
         ValueId::from(id)
     };
-    let a = input(if ta { &[k, m] } else { &[m, k] }, "a");
-    let b = input(if tb { &[n, k] } else { &[k, n] }, "b");
+    let a = input(&if ta { [k, m] } else { [m, k] }, "a");
+    let b = input(&if tb { [n, k] } else { [k, n] }, "b");
     let extras = [input(&[n], "bias"), input(&[m, n], "h"), input(&[m, n], "r")];
     let residual = graph.push(Op::Unary(Unary::Neg), vec![extras[2]], "residual").unwrap();
     let add = |a, b| Step::Binary(kiln::graph::Binary::Add, a, b);
