@@ -16,8 +16,12 @@ const TILES: [(Tile, f64, f64); 5] = [
     (Tile { m: 32, n: 64, k: 32, tm: 32, tn: 16 }, 0.5, 0.4),
 ];
 
-/// For emulated units: several shares in a tile, several matrices in a share.
-const EMULATED: [Tile; 2] = [Tile { m: 32, n: 32, k: 16, tm: 16, tn: 8 }, Tile { m: 32, n: 64, k: 32, tm: 16, tn: 16 }];
+/// For emulated units, by their side: several shares in a tile, several matrices in most shares.
+const EMULATED: [(u32, Tile); 3] = [
+    (4, Tile { m: 16, n: 16, k: 8, tm: 8, tn: 4 }),
+    (8, Tile { m: 32, n: 32, k: 8, tm: 16, tn: 8 }),
+    (16, Tile { m: 32, n: 64, k: 16, tm: 16, tn: 16 }),
+];
 
 /// The least M, N and K that go to units: smaller ones would leave most of a matrix empty.
 const LEAST: usize = 16;
@@ -88,8 +92,9 @@ fn tiles(units: Units) -> Vec<(Tile, f64)> {
         MatrixUnits::Device { .. } => {
             TILES.iter().map(|&(tile, split, one)| (tile, if units.split { split } else { one })).collect()
         }
-        MatrixUnits::Emulated { side: 8 } => vec![(EMULATED[0], 1.0)],
-        MatrixUnits::Emulated { .. } => vec![(EMULATED[1], 1.0)],
+        MatrixUnits::Emulated { side } => {
+            EMULATED.iter().filter(|(of, _)| *of == side).map(|(_, tile)| (*tile, 1.0)).collect()
+        }
     }
 }
 
@@ -98,11 +103,11 @@ fn tiles(units: Units) -> Vec<(Tile, f64)> {
 pub(super) fn all() -> Vec<(Units, Tile)> {
     let mut all = Vec::new();
     for split in [false, true] {
-        for side in [8, 16] {
-            for units in [MatrixUnits::Device { side, lanes: 32 }, MatrixUnits::Emulated { side }] {
-                let units = Units { units, split };
-                all.extend(tiles(units).into_iter().map(|(tile, _)| (units, tile)));
-            }
+        let devices = [8, 16].map(|side| MatrixUnits::Device { side, lanes: 32 });
+        let emulated = EMULATED.map(|(side, _)| MatrixUnits::Emulated { side });
+        for units in devices.into_iter().chain(emulated) {
+            let units = Units { units, split };
+            all.extend(tiles(units).into_iter().map(|(tile, _)| (units, tile)));
         }
     }
     all
