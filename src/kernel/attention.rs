@@ -4,7 +4,7 @@
 use super::heads::{self, Heads};
 use super::philox::{self, Fours};
 use super::template::render;
-use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, View, wgsl_type};
+use super::{Access, Config, Estimate, KernelError, KernelKey, Launch, ParamSpace, Problem, View, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::{AttentionAttrs, DType};
 use minijinja::context;
@@ -103,6 +103,72 @@ impl AttentionKey {
     }
 }
 
+impl AttentionKey {
+    /// What a block is chosen for, or how many queries an invocation of the direct kernel has.
+    pub(super) fn problem(&self, params: &[u32], groups: u64) -> Problem {
+        let [heads, sq, sk, d, blocks] = [1, 2, 3, 4, 5].map(|i| params[i]);
+        let batch = groups / u64::from(heads * blocks).max(1);
+        let (dtype, four) = (self.dtype, if self.vec { "x4" } else { "" });
+        let words = [
+            (" causal", self.causal),
+            (" mask", self.mask),
+            (" lengths", self.lengths),
+            (" dropout", self.dropout.is_some()),
+            (" lse", self.lse),
+        ];
+        let words: String = words.iter().filter(|(_, on)| *on).map(|(word, _)| *word).collect();
+        Problem(format!("{} {dtype}{four} {batch}x{heads} {sq}x{sk}x{d}{words}", self.name()))
+    }
+
+    /// What it was made with.
+    pub(super) fn config(&self) -> Config {
+        self.block.map_or(Config::Rows(self.own), |(queries, keys)| Config::Block(queries, keys))
+    }
+
+    /// The blocks that a device can run, or the direct kernel's rows.
+    pub(super) fn configs(&self, params: &[u32], caps: &DeviceCaps) -> Vec<Config> {
+        let sq = params[2] as usize;
+        match self.block {
+            None => heads::direct_candidates(self.columns, sq).into_iter().map(Config::Rows).collect(),
+            Some(_) => blocks(self.columns, sq, caps).map(|(queries, keys)| Config::Block(queries, keys)).collect(),
+        }
+    }
+
+    /// Takes another block or number of rows, changes what depends on it, and returns the number of workgroups.
+    pub(super) fn configure(&mut self, params: &mut [u32], groups: u64, config: Config) -> u64 {
+        match (&mut self.block, config) {
+            (Some(block), Config::Block(queries, keys)) => *block = (queries, keys),
+            (None, Config::Rows(own)) => self.own = own,
+            _ => return groups,
+        }
+        heads::cut(params, groups, params[2], self.queries())
+    }
+
+    /// Queries of a workgroup.
+    fn queries(&self) -> usize {
+        self.block.map_or(DIRECT * self.own, |b| b.0)
+    }
+
+    /// The stored type of each binding.
+    pub(super) fn operand_types(&self) -> Vec<DType> {
+        let mut all = vec![self.dtype; 3 + usize::from(self.mask)];
+        all.extend(
+            [(DType::I32, self.lengths), (DType::U32, self.dropout.is_some())].iter().filter(|t| t.1).map(|t| t.0),
+        );
+        all.push(self.dtype);
+        all.extend(self.lse.then_some(DType::F32));
+        all
+    }
+}
+
+/// The blocks that a device can run for so many queries, the preferred first.
+fn blocks(columns: usize, sq: usize, caps: &DeviceCaps) -> impl Iterator<Item = (usize, usize)> {
+    let (memory, invocations) = (caps.workgroup_bytes as usize, caps.max_invocations as usize);
+    let fits = move |b: &(usize, usize)| block_bytes(*b, columns) <= memory && b.0 * b.1 / 16 <= invocations;
+    // a block that is mostly padding would be slower than a smaller one
+    BLOCKS.into_iter().filter(fits).filter(move |b| b.0 <= sq.next_multiple_of(16) || b.0 == 16)
+}
+
 /// Bytes of workgroup memory that a block takes.
 fn block_bytes((br, bc): (usize, usize), columns: usize) -> usize {
     let tx = bc / 4;
@@ -143,15 +209,7 @@ impl Attention<'_> {
         let out = heads::dense(&self.q.dims);
         let vec = heads::vectors(d, &[self.q, self.k, self.v, &out]);
         let columns = d.div_ceil(4);
-        let fits = |b: &(usize, usize)| {
-            block_bytes(*b, columns) <= caps.workgroup_bytes as usize && b.0 * b.1 / 16 <= caps.max_invocations as usize
-        };
-        // a block that is mostly padding would be slower than a smaller one
-        let block = if caps.cpu {
-            None
-        } else {
-            BLOCKS.iter().copied().find(|b| fits(b) && (b.0 <= sq.next_multiple_of(16) || b.0 == 16))
-        };
+        let block = if caps.cpu { None } else { blocks(columns, sq, caps).next() };
         let key = AttentionKey {
             dtype: self.dtype,
             vec,
@@ -164,7 +222,7 @@ impl Attention<'_> {
             dropout: self.attrs.dropout.map(|_| Fours::of(sk)),
             lse: self.lse,
         };
-        let blocks = sq.div_ceil(block.map_or(DIRECT * key.own, |b| b.0));
+        let blocks = sq.div_ceil(key.queries());
         let groups = (batch * heads * blocks) as u64;
         let rows = Heads { kernel: NAME, caps, entries: entries.clone(), size: self.dtype.size(), vec, d };
         let mut operands = Vec::new();

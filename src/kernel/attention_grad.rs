@@ -5,10 +5,11 @@
 use super::heads::{self, Heads};
 use super::philox::{self, Fours};
 use super::template::render;
-use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, View, wgsl_type};
+use super::{Access, Config, Estimate, KernelError, KernelKey, Launch, ParamSpace, Problem, View, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::{AttentionAttrs, DType};
 use minijinja::context;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// Whose gradients a launch makes, and so whose rows a workgroup has.
@@ -21,7 +22,7 @@ pub enum Side {
 }
 
 /// How the pairs of queries and keys are cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tiles {
     /// Rows that a workgroup has.
     pub own: usize,
@@ -103,27 +104,36 @@ impl Tiles {
         16 * (self.tile(columns) + self.other * self.own / 4)
     }
 
-    /// The best that the device takes for so many rows of both sides; `None` where only the direct kernel fits.
-    fn choose(columns: usize, own: usize, other: usize, caps: &DeviceCaps) -> Option<Tiles> {
+    /// What the device takes for so many rows of a workgroup's own.
+    fn fitting(columns: usize, own: usize, caps: &DeviceCaps) -> impl Iterator<Item = Tiles> {
+        let (limit, invocations) = (caps.workgroup_bytes as usize, caps.max_invocations as usize);
+        let tiles = BLOCKS.iter().flat_map(move |&(own, other)| {
+            let of = |most: usize| Tiles { own, other, chunk: columns.min(most) };
+            // so that two workgroups may share a processor
+            if of(8).bytes(columns) <= limit / 2 { [of(8), of(4)] } else { [of(4), of(8)] }
+        });
+        tiles
+            .filter(move |t| t.bytes(columns) <= limit && t.invocations() <= invocations)
+            .filter(move |t| t.own == 16 || t.own <= own.next_multiple_of(16))
+    }
+
+    /// What the device can run for so many rows of both sides, the best first; only the direct kernel fits where there
+    /// is none.
+    fn candidates(columns: usize, own: usize, other: usize, caps: &DeviceCaps) -> Vec<Tiles> {
         if caps.cpu {
-            return None;
+            return Vec::new();
         }
-        let limit = caps.workgroup_bytes as usize;
-        let tiles: Vec<Tiles> = BLOCKS
-            .iter()
-            .map(|&(own, other)| {
-                let of = |most: usize| Tiles { own, other, chunk: columns.min(most) };
-                // so that two workgroups may share a processor
-                if of(8).bytes(columns) <= limit / 2 { of(8) } else { of(4) }
-            })
-            .filter(|t| t.bytes(columns) <= limit && t.invocations() <= caps.max_invocations as usize)
-            .filter(|t| t.own == 16 || t.own <= own.next_multiple_of(16))
-            .collect();
+        let mut all: Vec<Tiles> = Tiles::fitting(columns, own, caps).filter(|t| t.results(columns) <= 4).collect();
+        // those of a small head that differ in the chunk alone are the same
+        all.dedup();
         // a block that is mostly padding, or has fewer columns than invocations for them, is slow; one whose results do
         // not fit into registers is slower
-        let good = |t: &&Tiles| t.other <= other.next_multiple_of(16).max(16) && t.other / 4 <= columns.max(4);
-        let at_most = |n: usize| tiles.iter().filter(move |t| t.results(columns) <= n);
-        at_most(2).find(good).or_else(|| at_most(2).next()).or_else(|| at_most(4).next()).copied()
+        let good = |t: &Tiles| t.other <= other.next_multiple_of(16).max(16) && t.other / 4 <= columns.max(4);
+        all.sort_by_key(|t| match t.results(columns) {
+            ..=2 => u8::from(!good(t)),
+            _ => 2,
+        });
+        all
     }
 }
 
@@ -155,6 +165,56 @@ impl AttentionGradKey {
                 tile => tiles.tile(self.columns),
             },
         )
+    }
+
+    /// What tiles are chosen for, or how many rows an invocation of the direct kernel has.
+    pub(super) fn problem(&self, params: &[u32], groups: u64) -> Problem {
+        let [heads, sq, sk, d, blocks] = [1, 2, 3, 4, 5].map(|i| params[i]);
+        let batch = groups / u64::from(heads * blocks).max(1);
+        let (dtype, four) = (self.dtype, if self.vec { "x4" } else { "" });
+        let side = self.results().join(",");
+        let words = [
+            (" causal", self.causal),
+            (" mask", self.mask),
+            (" lengths", self.lengths),
+            (" dropout", self.dropout.is_some()),
+        ];
+        let words: String = words.iter().filter(|(_, on)| *on).map(|(word, _)| *word).collect();
+        Problem(format!("{} {side} {dtype}{four} {batch}x{heads} {sq}x{sk}x{d}{words}", self.name()))
+    }
+
+    /// What it was made with.
+    pub(super) fn config(&self) -> Config {
+        self.tiles.map_or(Config::Rows(self.own), Config::Tiles)
+    }
+
+    /// The tiles that a device can run, or the direct kernel's rows.
+    pub(super) fn configs(&self, params: &[u32], caps: &DeviceCaps) -> Vec<Config> {
+        let (sq, sk) = (params[2] as usize, params[3] as usize);
+        let (own, other) = if self.side == Side::Keys { (sk, sq) } else { (sq, sk) };
+        match self.tiles {
+            None => heads::direct_candidates(self.columns, own).into_iter().map(Config::Rows).collect(),
+            Some(_) => Tiles::candidates(self.columns, own, other, caps).into_iter().map(Config::Tiles).collect(),
+        }
+    }
+
+    /// Takes other tiles or another number of rows, changes what depends on them, and returns the number of workgroups.
+    pub(super) fn configure(&mut self, params: &mut [u32], groups: u64, config: Config) -> u64 {
+        match (&mut self.tiles, config) {
+            (Some(tiles), Config::Tiles(other)) => *tiles = other,
+            (None, Config::Rows(own)) => self.own = own,
+            _ => return groups,
+        }
+        let own = if self.side == Side::Keys { params[3] } else { params[2] };
+        heads::cut(params, groups, own, self.own_rows())
+    }
+
+    /// The stored type of each binding; statistics are bits.
+    pub(super) fn operand_types(&self) -> Vec<DType> {
+        let mut all = vec![self.dtype; 4 + usize::from(self.mask)];
+        all.push(DType::U32);
+        all.extend(vec![self.dtype; self.results().len()]);
+        all
     }
 
     fn results(&self) -> Vec<&'static str> {
@@ -242,7 +302,7 @@ impl AttentionGrad<'_> {
             vec,
             columns,
             side,
-            tiles: Tiles::choose(columns, own, other, caps),
+            tiles: Tiles::candidates(columns, own, other, caps).first().copied(),
             own: heads::direct_rows(columns, own),
             causal: self.attrs.causal,
             mask: self.attrs.mask,

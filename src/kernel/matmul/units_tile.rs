@@ -8,11 +8,13 @@ use crate::kernel::units::Units;
 
 /// Rows, columns and depth of a tile, rows and columns of a subgroup's share, and the share of the best tile's rate that
 /// it reaches where enough of them are there, with operands split and not.
-const TILES: [(Tile, f64, f64); 5] = [
-    (Tile { m: 128, n: 128, k: 32, tm: 64, tn: 32 }, 1.0, 0.9),
-    (Tile { m: 128, n: 128, k: 32, tm: 64, tn: 64 }, 0.7, 1.0),
-    (Tile { m: 128, n: 64, k: 32, tm: 64, tn: 32 }, 0.9, 0.8),
-    (Tile { m: 64, n: 64, k: 32, tm: 32, tn: 32 }, 0.7, 0.6),
+const TILES: [(Tile, f64, f64); 7] = [
+    (Tile { m: 128, n: 128, k: 32, tm: 64, tn: 32 }, 1.0, 0.8),
+    (Tile { m: 128, n: 128, k: 32, tm: 64, tn: 64 }, 0.6, 1.0),
+    (Tile { m: 256, n: 128, k: 32, tm: 64, tn: 32 }, 0.5, 0.95),
+    (Tile { m: 128, n: 128, k: 16, tm: 64, tn: 32 }, 0.85, 0.6),
+    (Tile { m: 128, n: 64, k: 32, tm: 32, tn: 32 }, 0.78, 0.75),
+    (Tile { m: 64, n: 64, k: 32, tm: 32, tn: 32 }, 0.8, 0.7),
     (Tile { m: 32, n: 64, k: 32, tm: 32, tn: 16 }, 0.5, 0.4),
 ];
 
@@ -62,7 +64,14 @@ pub(super) fn tile([m, n, k, batch]: [usize; 4], needs: Needs, units: Units, cap
     if m.min(n).min(k) < LEAST || caps.cpu {
         return None;
     }
-    predicted([m, n, k, batch], needs, units, caps).min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, tile)| tile)
+    candidates([m, n, k, batch], needs, units, caps).first().copied()
+}
+
+/// The tiles that the device can run, that of the least predicted time first.
+pub(super) fn candidates(sizes: [usize; 4], needs: Needs, units: Units, caps: &DeviceCaps) -> Vec<Tile> {
+    let mut all: Vec<(f64, Tile)> = predicted(sizes, needs, units, caps).collect();
+    all.sort_by(|a, b| a.0.total_cmp(&b.0));
+    all.into_iter().map(|(_, tile)| tile).collect()
 }
 
 /// The predicted time of one step along k on the busiest core of every tile that the device can run.
