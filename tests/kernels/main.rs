@@ -17,3 +17,4 @@ mod movement;
 mod optimiser;
 mod reductions;
 mod rows;
+mod stacks;
