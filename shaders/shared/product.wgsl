@@ -64,9 +64,8 @@ struct Params {
 @group(0) @binding({{ out_binding + 1 }}) var<storage, read_write> row_sums: array<{{ out_scalar }}>;
 {% endif %}
 {% if scaled %}
-{% set exp_binding = out_binding + (2 if sums else 1) %}
-@group(0) @binding({{ exp_binding }}) var<storage, read> exp_a: array<u32>;
-@group(0) @binding({{ exp_binding + 1 }}) var<storage, read> exp_b: array<u32>;
+@group(0) @binding({{ out_binding - 2 }}) var<storage, read> exp_a: array<u32>;
+@group(0) @binding({{ out_binding - 1 }}) var<storage, read> exp_b: array<u32>;
 {% endif %}
 
 {% include "shared/group.wgsl" %}

@@ -346,7 +346,8 @@ impl Matmul<'_> {
             let what = format!("the exponents of the {} operand", ["left", "right"][i]);
             let at = c_at + 1 + usize::from(self.sums.is_some()) + i;
             let (operand, first) = window("matmul", at, &what, o.offset, end, o.size, caps)?;
-            operands.push(operand);
+            // in front of C, which is the last to be bound where it overwrites one
+            operands.insert(c_at - usize::from(self.in_place.is_some()) + i, operand);
             exponent_params.extend([first, e.parts, e.part]);
             exponent_params.extend_from_slice(&o.lead[..rows]);
         }

@@ -135,7 +135,7 @@ impl MatmulKey {
                 staged => if self.units.is_some() { wgsl_type(self.dtype) } else { "f32" },
                 a => side("a", self.a), b => side("b", self.b), extras, batch_rank => self.batch_rank,
                 guarded => !self.full, T => "vec4<f32>",
-                out_binding => self.bindings().len() - usize::from(self.sums) - 2 * usize::from(self.scaled()),
+                out_binding => self.bindings().len() - usize::from(self.sums),
                 sliced => self.sliced, sums => self.sums, k_end => if self.sliced { "s.k" } else { "p.k" },
                 out_storage => stored(self.out, self.out_vec), out_scalar => wgsl_type(self.out), out_vec => self.out_vec,
                 steps => printer.steps(&self.epilogue), result => name(self.epilogue.result()),
@@ -169,9 +169,9 @@ impl MatmulKey {
     /// How each storage binding is used.
     pub fn bindings(&self) -> Vec<Access> {
         let mut all = vec![Access::Read; 2 + self.extras.len() - usize::from(self.in_place.is_some())];
+        all.extend([Access::Read; 2].into_iter().filter(|_| self.scaled()));
         all.push(Access::ReadWrite);
         all.extend(self.sums.then_some(Access::ReadWrite));
-        all.extend([Access::Read; 2].into_iter().filter(|_| self.scaled()));
         all
     }
 
@@ -258,9 +258,9 @@ impl MatmulKey {
         let extras = self.extras.iter().enumerate().filter(|(i, _)| self.in_place != Some(*i)).map(|(_, e)| e.0);
         let mut all = vec![self.dtype; 2];
         all.extend(extras);
+        all.extend([DType::U32; 2].into_iter().filter(|_| self.scaled()));
         all.push(self.out);
         all.extend(self.sums.then_some(self.out));
-        all.extend([DType::U32; 2].into_iter().filter(|_| self.scaled()));
         all
     }
 
