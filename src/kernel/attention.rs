@@ -3,6 +3,7 @@
 
 use super::heads::{self, Heads};
 use super::philox::{self, Fours};
+use super::rectangle::across;
 use super::template::render;
 use super::{Access, Config, Estimate, KernelError, KernelKey, Launch, ParamSpace, Problem, View, wgsl_type};
 use crate::caps::DeviceCaps;
@@ -39,7 +40,7 @@ pub struct AttentionKey {
 const DIRECT: usize = 8;
 
 /// Blocks of queries and keys, the preferred first.
-const BLOCKS: [(usize, usize); 5] = [(64, 32), (32, 32), (32, 16), (16, 16), (16, 8)];
+const BLOCKS: [(usize, usize); 6] = [(64, 64), (64, 32), (32, 32), (32, 16), (16, 16), (16, 8)];
 
 impl AttentionKey {
     /// The file stem.
@@ -52,6 +53,7 @@ impl AttentionKey {
         let (br, bc) = self.block.unwrap_or((DIRECT, 4));
         let tx = bc / 4;
         let nc = self.columns.div_ceil(tx);
+        let [tile_q, tile_kv] = tiles((br, bc), self.columns);
         render(
             self.name(),
             params,
@@ -63,7 +65,7 @@ impl AttentionKey {
                 dropout => self.dropout.is_some(), whole => self.dropout == Some(Fours::Whole),
                 out_binding => 4 + self.extras(),
                 columns => self.columns, own => self.own, threads => self.workgroup_size(), br, bc, tx, nc,
-                kv => (self.columns * bc).max(bc * tx * nc),
+                tile_q, tile_kv, across => across(tx, br / 4),
             },
         )
     }
@@ -127,10 +129,10 @@ impl AttentionKey {
 
     /// The blocks that a device can run, or the direct kernel's rows.
     pub(super) fn configs(&self, params: &[u32], caps: &DeviceCaps) -> Vec<Config> {
-        let sq = params[2] as usize;
+        let (sq, sk) = (params[2] as usize, params[3] as usize);
         match self.block {
             None => heads::direct_candidates(self.columns, sq).into_iter().map(Config::Rows).collect(),
-            Some(_) => blocks(self.columns, sq, caps).map(|(queries, keys)| Config::Block(queries, keys)).collect(),
+            Some(_) => blocks(self.columns, sq, sk, caps).map(|(queries, keys)| Config::Block(queries, keys)).collect(),
         }
     }
 
@@ -161,19 +163,25 @@ impl AttentionKey {
     }
 }
 
-/// The blocks that a device can run for so many queries, the preferred first.
-fn blocks(columns: usize, sq: usize, caps: &DeviceCaps) -> impl Iterator<Item = (usize, usize)> {
+/// The blocks that a device can run for so many queries and keys, the preferred first.
+fn blocks(columns: usize, sq: usize, sk: usize, caps: &DeviceCaps) -> impl Iterator<Item = (usize, usize)> {
     let (memory, invocations) = (caps.workgroup_bytes as usize, caps.max_invocations as usize);
     let fits = move |b: &(usize, usize)| block_bytes(*b, columns) <= memory && b.0 * b.1 / 16 <= invocations;
     // a block that is mostly padding would be slower than a smaller one
-    BLOCKS.into_iter().filter(fits).filter(move |b| b.0 <= sq.next_multiple_of(16) || b.0 == 16)
+    let queries = move |b: &(usize, usize)| b.0 <= sq.next_multiple_of(16) || b.0 == 16;
+    let keys = move |b: &(usize, usize)| b.1 <= sk.next_multiple_of(32) || b.1 <= 32;
+    BLOCKS.into_iter().filter(fits).filter(move |b| queries(b) && keys(b))
+}
+
+/// vec4s of workgroup memory for a block's queries, and for its keys or values.
+fn tiles((br, bc): (usize, usize), columns: usize) -> [usize; 2] {
+    let tx = bc / 4;
+    [heads::staged(br, columns), heads::staged(bc, columns).max(bc * tx * columns.div_ceil(tx))]
 }
 
 /// Bytes of workgroup memory that a block takes.
-fn block_bytes((br, bc): (usize, usize), columns: usize) -> usize {
-    let tx = bc / 4;
-    let kv = (columns * bc).max(bc * tx * columns.div_ceil(tx));
-    16 * (columns * br + kv + bc * (br / 4) + tx * (br / 4))
+fn block_bytes(block: (usize, usize), columns: usize) -> usize {
+    16 * (tiles(block, columns).iter().sum::<usize>() + block.0 * block.1 / 4)
 }
 
 /// Operands: q, k, v, mask, lengths and counter if any, out, log-sum-exp if it is stored.
@@ -209,7 +217,7 @@ impl Attention<'_> {
         let out = heads::dense(&self.q.dims);
         let vec = heads::vectors(d, &[self.q, self.k, self.v, &out]);
         let columns = d.div_ceil(4);
-        let block = if caps.cpu { None } else { blocks(columns, sq, caps).next() };
+        let block = if caps.cpu { None } else { blocks(columns, sq, sk, caps).next() };
         let key = AttentionKey {
             dtype: self.dtype,
             vec,
@@ -261,7 +269,9 @@ impl Attention<'_> {
 #[cfg(test)]
 pub(super) fn catalogue() -> Vec<KernelKey> {
     let mut keys = Vec::new();
-    for (block, columns) in [(None, 2), (None, 32), (Some((64, 32)), 16), (Some((32, 16)), 3), (Some((16, 8)), 32)] {
+    for (block, columns) in
+        [(None, 2), (None, 32), (Some((64, 64)), 16), (Some((64, 32)), 16), (Some((32, 16)), 3), (Some((16, 8)), 32)]
+    {
         for (flags, dropout) in (0..16).map(|f| (f, None)).chain([
             (0, Some(Fours::Whole)),
             (3, Some(Fours::Across)),

@@ -25,6 +25,9 @@ const EMULATED: [(u32, Tile); 3] = [
     (16, Tile { m: 32, n: 64, k: 16, tm: 16, tn: 16 }),
 ];
 
+/// Invocations on a core that hide each other's waits for memory.
+const HIDING: usize = 512;
+
 /// The least M, N and K that go to units: smaller ones would leave most of a matrix empty.
 const LEAST: usize = 16;
 
@@ -90,7 +93,7 @@ fn predicted(
     let cost = move |(t, share): (Tile, f64)| {
         let threads = t.m / t.tm * (t.n / t.tn) * units.units.lanes() as usize;
         let tiles = (m.div_ceil(t.m) * n.div_ceil(t.n) * batch).div_ceil(CORES);
-        (rounds(tiles, threads) * (t.m * t.n) as f64 / share, t)
+        (rounds(tiles, (HIDING / threads).max(1)) * (t.m * t.n) as f64 / share, t)
     };
     tiles(units).into_iter().filter(move |(t, _)| fits(*t)).map(cost)
 }
