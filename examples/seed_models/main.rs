@@ -19,6 +19,7 @@ use kiln::graph::DType;
 use kiln::measure::{Peak, peak};
 use kiln::model::{Init, init, save};
 use kiln::reference::{Value, evaluate};
+use kiln::select::Overlap;
 use kiln::session::{CompileOptions, Mode, Session, compile};
 use kiln::tensor::Tensor;
 use kiln::train::{LossScaling, Optimiser, Precision, Schedule, TrainOptions};
@@ -70,6 +71,9 @@ struct Args {
     /// In training: keep activations at every so many layers of the deep model only, and compute the others anew.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint: Option<u64>,
+    /// Lets no launches run side by side.
+    #[arg(long)]
+    one_by_one: bool,
     /// Also runs the mode "tuned".
     #[arg(long)]
     tune: bool,
@@ -357,7 +361,8 @@ struct Plan {
 
 /// Tunes it first, if the mode says so.
 fn plan(args: &Args, session: &Session, model: Model, work: &Work, mode: ModeArg) -> Result<Plan, Box<dyn Error>> {
-    let options = CompileOptions { precision: args.precision.into(), ..CompileOptions::mode(mode.into()) };
+    let overlap = if args.one_by_one { Overlap::Never } else { Overlap::default() };
+    let options = CompileOptions { precision: args.precision.into(), overlap, ..CompileOptions::mode(mode.into()) };
     let train = TrainOptions {
         optimiser: Optimiser::Adam { beta1: 0.5, beta2: 0.5, eps: 1e-8, weight_decay: 0.0 },
         learning_rate: Schedule::constant(2e-4),
@@ -459,7 +464,7 @@ fn write_json(args: &Args, rows: &impl Serialize) -> Result<(), Box<dyn Error>> 
 fn checkpoint(args: &Args, model: Model) -> Checkpoint {
     match args.checkpoint {
         Some(every) if model == Model::Deep => Checkpoint::Every(every as usize),
-        _ => Checkpoint::None,
+        _ => TrainOptions::default().checkpoint,
     }
 }
 

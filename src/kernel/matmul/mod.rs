@@ -88,6 +88,8 @@ pub struct MatmulKey {
     pub epilogue: Chain,
     /// Type and access of the epilogue's further inputs.
     pub extras: Vec<(DType, Columns)>,
+    /// Whether each of them differs from row to row.
+    pub by_row: Vec<bool>,
     /// The further input that C overwrites.
     pub in_place: Option<usize>,
     /// The only batch dimension counts slices of K; the last may be shorter.
@@ -208,7 +210,9 @@ impl MatmulKey {
         let load = if condition { format!("({value} != vec4<u32>(0u))") } else { value };
         let storage = super::chain_wgsl::vector(scalar, if columns == Columns::Vec { 4 } else { 1 });
         let binding = 3 + (0..i).filter(|j| self.in_place != Some(*j)).count();
-        context! { index, in_place, binding, storage, load }
+        let loaded = if condition { "vec4<bool>" } else { "vec4<f32>" };
+        let by_row = self.by_row[i];
+        context! { index, in_place, binding, storage, load, loaded, by_row }
     }
 
     /// How each storage binding is used.
@@ -366,6 +370,7 @@ pub(super) fn catalogue() -> Vec<super::KernelKey> {
                 full,
                 batch_rank: flags % 3,
                 epilogue,
+                by_row: (0..extras.len()).map(|i| i != 1 || on(2)).collect(),
                 extras,
                 in_place: on(4).then_some(1),
                 sliced: false,
