@@ -88,6 +88,7 @@ pub mod train;
 pub mod trainer;
 pub mod tune;
 
+pub use caps::MatmulPrecision;
 pub use error::Error;
 pub use gpu::AdapterChoice;
 pub use grad::{Checkpoint, GradError, Parameters, differentiate, gradients};

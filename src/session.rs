@@ -10,7 +10,7 @@ pub(crate) use compiled::lift_limits;
 pub use compiled::{Compiled, compile};
 
 use crate::cache::CacheDir;
-use crate::caps::DeviceCaps;
+use crate::caps::{DeviceCaps, MatmulPrecision};
 use crate::debug::{level, show};
 use crate::error::Error;
 use crate::fuse::FuseReport;
@@ -61,6 +61,9 @@ pub struct CompileOptions {
     pub lift: bool,
     /// In [`Mode::Fused`]: whether ops are fused.
     pub fuse: bool,
+    /// How exact products of f32 operands are. Where the device has no f16 matrix units, or a product is of a kind that
+    /// has no kernel for them, it is [`MatmulPrecision::Highest`] whatever was asked for, and the report says so.
+    pub precision: MatmulPrecision,
     /// Whether temporaries share memory.
     pub alias: bool,
     /// Whether naga's run-time checks are compiled into kernels.
@@ -93,6 +96,7 @@ impl Default for CompileOptions {
             mode: Mode::Fused,
             lift: true,
             fuse: true,
+            precision: MatmulPrecision::Highest,
             alias: true,
             checked: false,
             poison: false,

@@ -4,7 +4,7 @@
 mod device;
 mod random;
 
-use kiln::caps::DeviceCaps;
+use kiln::caps::{DeviceCaps, MatmulPrecision};
 use kiln::graph::{Builder, DType, Graph, TensorType, Unary, ValueId};
 use kiln::kernel::Choices;
 use kiln::model::{Dnn, DnnConfig, Gptlite, GptliteConfig};
@@ -97,7 +97,7 @@ fn sample() -> Selected {
     let read = named(&mut g, "read", s, c);
     g.output("c", c).unwrap();
     g.output("read", read).unwrap();
-    select(&g.finish().unwrap(), &DeviceCaps::PORTABLE, &Choices::default()).unwrap()
+    select(&g.finish().unwrap(), &DeviceCaps::PORTABLE, MatmulPrecision::Highest, &Choices::default()).unwrap()
 }
 
 /// The temporary that the step of this name writes.

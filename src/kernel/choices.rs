@@ -185,7 +185,19 @@ mod tests {
         for (slice, c, sums) in [(None, &c, None), (Some(256), &slices, Some(&sums))] {
             let dtype = DType::F32;
             let (epilogue, extras) = (&identity, &[][..]);
-            let product = Matmul { dtype, out: dtype, a: &a, b: &b, c, epilogue, extras, in_place: None, slice, sums };
+            let product = Matmul {
+                dtype,
+                out: dtype,
+                a: &a,
+                b: &b,
+                c,
+                epilogue,
+                extras,
+                in_place: None,
+                slice,
+                sums,
+                units: None,
+            };
             all.extend(product.launches(caps)?);
         }
         let attrs =

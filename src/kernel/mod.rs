@@ -16,6 +16,7 @@ pub mod cross_entropy_grad;
 pub mod dropout;
 pub mod elementwise;
 mod error;
+pub mod exponents;
 pub mod fill;
 pub mod gather;
 mod heads;
@@ -36,6 +37,7 @@ pub mod sum_parts;
 mod template;
 #[cfg(test)]
 mod tests;
+pub mod units;
 mod view;
 
 pub use choices::{Choices, Config, Problem};
@@ -44,7 +46,7 @@ pub use philox::Fours;
 pub use split::split_rows;
 pub use template::fingerprint;
 
-use crate::caps::DeviceCaps;
+use crate::caps::{DeviceCaps, MatrixUnits};
 use crate::graph::DType;
 use std::fmt;
 
@@ -76,13 +78,15 @@ pub enum KernelKey {
     Dropout(dropout::DropoutKey),
     /// elementwise.wgsl
     Elementwise(elementwise::ElementwiseKey),
+    /// exponents.wgsl
+    Exponents(exponents::ExponentsKey),
     /// fill.wgsl
     Fill(fill::FillKey),
     /// gather.wgsl
     Gather(gather::GatherKey),
     /// linear_stack.wgsl
     LinearStack(linear_stack::LinearStackKey),
-    /// matmul.wgsl or matmul_direct.wgsl
+    /// matmul.wgsl, matmul_direct.wgsl or matmul_units.wgsl
     Matmul(matmul::MatmulKey),
     /// norm.wgsl
     Norm(norm::NormKey),
@@ -116,6 +120,7 @@ impl KernelKey {
             KernelKey::CrossEntropyGrad(_) => cross_entropy_grad::NAME,
             KernelKey::Dropout(_) => dropout::NAME,
             KernelKey::Elementwise(_) => elementwise::NAME,
+            KernelKey::Exponents(_) => exponents::NAME,
             KernelKey::Fill(_) => fill::NAME,
             KernelKey::Gather(_) => gather::NAME,
             KernelKey::LinearStack(_) => linear_stack::NAME,
@@ -143,6 +148,7 @@ impl KernelKey {
             KernelKey::CrossEntropyGrad(key) => key.source(params),
             KernelKey::Dropout(key) => key.source(params),
             KernelKey::Elementwise(key) => key.source(params),
+            KernelKey::Exponents(key) => key.source(params),
             KernelKey::Fill(key) => key.source(params),
             KernelKey::Gather(key) => key.source(params),
             KernelKey::LinearStack(key) => key.source(params),
@@ -170,6 +176,7 @@ impl KernelKey {
             KernelKey::CrossEntropyGrad(key) => key.bindings(),
             KernelKey::Dropout(key) => key.bindings(),
             KernelKey::Elementwise(key) => key.bindings(),
+            KernelKey::Exponents(key) => key.bindings(),
             KernelKey::Fill(key) => key.bindings(),
             KernelKey::Gather(key) => key.bindings(),
             KernelKey::LinearStack(key) => key.bindings(),
@@ -198,6 +205,7 @@ impl KernelKey {
             KernelKey::CrossEntropyGrad(_) => fixed(cross_entropy_grad::PARAMS),
             KernelKey::Dropout(key) => key.params(),
             KernelKey::Elementwise(key) => key.params(),
+            KernelKey::Exponents(key) => key.params(),
             KernelKey::Fill(_) => fixed(fill::PARAMS),
             KernelKey::Gather(_) => fixed(gather::PARAMS),
             KernelKey::LinearStack(key) => key.params(),
@@ -238,6 +246,7 @@ impl KernelKey {
             | KernelKey::CrossEntropyGrad(_)
             | KernelKey::Dropout(_)
             | KernelKey::Elementwise(_)
+            | KernelKey::Exponents(_)
             | KernelKey::Fill(_)
             | KernelKey::Gather(_)
             | KernelKey::Norm(_)
@@ -252,6 +261,14 @@ impl KernelKey {
         }
     }
 
+    /// The matrix units that it is written for.
+    pub fn units(&self) -> Option<MatrixUnits> {
+        match self {
+            KernelKey::Matmul(key) => key.units.map(|u| u.units),
+            _ => None,
+        }
+    }
+
     /// Invocations of a workgroup.
     pub fn workgroup_size(&self) -> u32 {
         match self {
@@ -263,6 +280,7 @@ impl KernelKey {
             KernelKey::CrossEntropyGrad(key) => key.size,
             KernelKey::Dropout(key) => key.size,
             KernelKey::Elementwise(key) => key.workgroup_size(),
+            KernelKey::Exponents(_) => exponents::SIZE,
             KernelKey::Fill(key) => key.size,
             KernelKey::Gather(key) => key.size,
             KernelKey::LinearStack(key) => key.workgroup_size(),
@@ -342,7 +360,7 @@ impl<T> Launch<T> {
 }
 
 /// A strided look at a dense tensor, in elements.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct View {
     /// First element.
     pub offset: usize,

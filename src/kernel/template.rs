@@ -27,6 +27,7 @@ const TEMPLATES: &[(&str, &str)] = templates![
     "shared/product.wgsl",
     "shared/rectangle.wgsl",
     "shared/rows.wgsl",
+    "shared/units.wgsl",
     "adam.wgsl",
     "attention.wgsl",
     "attention_direct.wgsl",
@@ -37,11 +38,13 @@ const TEMPLATES: &[(&str, &str)] = templates![
     "cross_entropy_grad.wgsl",
     "dropout.wgsl",
     "elementwise.wgsl",
+    "exponents.wgsl",
     "fill.wgsl",
     "gather.wgsl",
     "linear_stack.wgsl",
     "matmul.wgsl",
     "matmul_direct.wgsl",
+    "matmul_units.wgsl",
     "norm.wgsl",
     "norm_grad.wgsl",
     "norm_param_grad.wgsl",
@@ -79,4 +82,10 @@ pub fn render(name: &str, params: ParamSpace, values: Value) -> String {
     let values = context! { immediate => params == ParamSpace::Immediate, ..values };
     let template = ENVIRONMENT.get_template(&format!("{name}.wgsl")).expect("every kernel's is in the list");
     template.render(values).unwrap_or_else(|e| panic!("template {name}.wgsl does not render: {e:#}"))
+}
+
+/// Renders a text that imports templates, for tests of what they share.
+#[cfg(test)]
+pub fn render_text(text: &str, values: Value) -> String {
+    ENVIRONMENT.render_str(text, values).unwrap_or_else(|e| panic!("the text does not render: {e:#}\n{text}"))
 }

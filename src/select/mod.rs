@@ -19,11 +19,12 @@ mod selector;
 mod stack;
 mod states;
 mod training;
+mod units;
 
 pub use error::SelectError;
 pub use overlap::{Overlap, overlap};
 
-use crate::graph::{DType, IndexBound, NodeId, StorageId, TensorType};
+use crate::graph::{DType, IndexBound, NodeId, Report, StorageId, TensorType};
 use crate::kernel::{Config, Launch, Problem, View};
 use std::fmt;
 use std::ops::Range;
@@ -65,6 +66,9 @@ pub struct Weight {
     pub storage: StorageId,
     /// Rows of each matrix that become columns of a transposed (K, columns) one; `None` is the storage as it is.
     pub columns: Option<Range<usize>>,
+    /// The tensor holds not the elements but, for each of the columns, the largest biased exponent of its f32 elements, as
+    /// u32: what exponents.wgsl makes of operands that change from run to run.
+    pub exponents: bool,
 }
 
 /// A value that crosses the API.
@@ -131,6 +135,8 @@ pub struct Selected {
     pub states: Vec<Port>,
     /// What a run gives back.
     pub outputs: Vec<Port>,
+    /// What was not done as it was asked for.
+    pub report: Report,
     /// What could have been chosen otherwise, each problem once; of a node's choices the one that others depend on comes
     /// first.
     pub decisions: Vec<Decision>,

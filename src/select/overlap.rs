@@ -160,6 +160,7 @@ mod tests {
             in_place: None,
             slice: None,
             sums: None,
+            units: None,
         };
         let launch = product.launches(&caps).unwrap().remove(0);
         let launch = Launch { estimate: Estimate { flops, bytes: 0.0 }, ..launch.map(|o| TensorId([a, b, c][o])) };

@@ -2,8 +2,9 @@
 
 use super::parts::Parts;
 use super::reads::Reads;
+use super::units::FoundExponents;
 use super::{Decision, Located, Port, SelectError, Selected, Step, TensorId, TensorKind, TensorSpec, Weight};
-use crate::caps::DeviceCaps;
+use crate::caps::{DeviceCaps, MatmulPrecision};
 use crate::graph::{
     Chain, DType, Disposition, Extreme, Graph, IndexBound, Node, NodeId, Op, Output, Reduction, Ref, Shape, StateUses,
     StorageId, TensorType, ValueId,
@@ -15,11 +16,17 @@ use crate::kernel::{Choices, Config, KernelError, Launch, Problem, View, fill, g
 use std::collections::{HashMap, HashSet};
 
 /// Chooses kernels for a verified graph; `choices` go before the kernels' models.
-pub fn select(graph: &Graph, caps: &DeviceCaps, choices: &Choices) -> Result<Selected, SelectError> {
+pub fn select(
+    graph: &Graph,
+    caps: &DeviceCaps,
+    precision: MatmulPrecision,
+    choices: &Choices,
+) -> Result<Selected, SelectError> {
     let states = StateUses::of(graph);
     let mut s = Selector {
         graph,
         caps,
+        precision,
         choices,
         decided: HashMap::new(),
         out: Selected::default(),
@@ -29,6 +36,8 @@ pub fn select(graph: &Graph, caps: &DeviceCaps, choices: &Choices) -> Result<Sel
         consumers: graph.consumers(),
         bounds: graph.index_bounds(),
         transposed: HashMap::new(),
+        exponents: HashMap::new(),
+        weights_exponents: HashMap::new(),
         reads: Reads::of(graph),
         parts: Parts::of(graph, &states),
         concats: HashMap::new(),
@@ -36,6 +45,7 @@ pub fn select(graph: &Graph, caps: &DeviceCaps, choices: &Choices) -> Result<Sel
         in_place: HashMap::new(),
         placed: HashSet::new(),
     };
+    s.report_units();
     for (id, node) in graph.nodes() {
         s.check(node)?;
         s.node(id, node).map_err(|e| s.name_tensor(node, e))?;
@@ -48,6 +58,7 @@ pub fn select(graph: &Graph, caps: &DeviceCaps, choices: &Choices) -> Result<Sel
 pub(super) struct Selector<'a> {
     pub graph: &'a Graph,
     pub caps: &'a DeviceCaps,
+    pub precision: MatmulPrecision,
     choices: &'a Choices,
     /// Where each problem is in the decisions.
     decided: HashMap<Problem, usize>,
@@ -60,6 +71,10 @@ pub(super) struct Selector<'a> {
     bounds: Vec<(NodeId, IndexBound)>,
     /// Weights stored transposed: their tensors in order of columns.
     pub transposed: HashMap<StorageId, Vec<Weight>>,
+    /// The exponents of the rows of looks at values.
+    pub exponents: HashMap<(ValueId, View), FoundExponents>,
+    /// Those of the columns of weights stored transposed.
+    pub weights_exponents: HashMap<TensorId, TensorId>,
     /// Who reads values last.
     pub reads: Reads,
     /// Who reads states, and who makes their new values.

@@ -2,6 +2,7 @@
 //! with weights stored (layers, in, out) or copied so, and of one batched product for all layers' weights.
 
 use super::selector::{Done, Selector};
+use super::units::OfUnits;
 use super::{Located, TensorId};
 use crate::graph::{Activation, Chain, NodeId, Op, Shape, ValueId};
 use crate::kernel::linear_stack::{Backward, Forward};
@@ -77,10 +78,17 @@ impl Selector<'_> {
         }
         let matrices = View::dense(&Shape::from([layers, shape.elements() / layers / n, n]));
         let (x, dz) = (self.dense(id, node.inputs[0])?, self.dense(id, node.inputs[1])?);
+        let turned = matrices.permute(&[0, 2, 1]);
+        let (of_dz, of_x) =
+            (Located { view: turned.clone(), ..dz.clone() }, Located { view: matrices.clone(), ..x.clone() });
+        let operands = [(node.inputs[1], &of_dz), (node.inputs[0], &of_x)];
+        let sizes = [n, n, matrices.dims[1]];
+        let on_units = self.on_units(id, operands, sizes, 3 + usize::from(db.is_some()), db.is_some())?;
+        let exponents = on_units.as_ref().and_then(|u| u.exponents.as_ref());
         let product = Matmul {
             dtype: x.dtype,
             out: dw.dtype,
-            a: &matrices.permute(&[0, 2, 1]),
+            a: &turned,
             b: &matrices,
             c: &dw.view,
             epilogue: &Chain::identity(),
@@ -88,10 +96,12 @@ impl Selector<'_> {
             in_place: None,
             slice: None,
             sums: db.as_ref().map(|db| &db.view),
+            units: on_units.as_ref().map(OfUnits::of_product),
         };
         let launches = product.launches(self.caps)?;
         let mut tensors: Vec<TensorId> = vec![dz.tensor, x.tensor, dw.tensor];
         tensors.extend(db.map(|db| db.tensor));
+        tensors.extend(exponents.into_iter().flatten().map(|e| e.tensor));
         self.emit(id, "", launches, &tensors, None)
     }
 

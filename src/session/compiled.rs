@@ -99,7 +99,7 @@ impl Compiled {
     pub(super) fn with(self, caps: &DeviceCaps, options: &CompileOptions) -> Result<Compiled, Error> {
         let caps = &caps.aligned();
         let mut clock = Clock::start(true);
-        let selected = clock.time("select", || select(&self.graph, caps, &options.choices))?;
+        let selected = clock.time("select", || select(&self.graph, caps, options.precision, &options.choices))?;
         for d in &selected.decisions {
             if let Some(unfit) = d.unfit {
                 tracing::warn!(problem = %d.problem, given = %unfit, taken = %d.config, "the device cannot run what was chosen");
@@ -117,7 +117,10 @@ impl Compiled {
         let decided = ["select", "plan", "audit", "record"];
         let before = self.stages.into_iter().filter(|s| !decided.contains(&s.name.as_str()));
         let stages = before.chain(clock.spans().into_iter().map(|s| s.later(later))).collect();
-        Ok(Compiled { selected, plan, recording, stages, ..self })
+        let mut report = self.report;
+        report.findings.retain(|f| f.pass != "select");
+        report.extend(selected.report.clone());
+        Ok(Compiled { report, selected, plan, recording, stages, ..self })
     }
 }
 

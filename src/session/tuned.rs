@@ -65,7 +65,12 @@ impl Session {
         progress: &mut dyn FnMut(&Progress),
     ) -> Result<Tuning, Error> {
         self.open_pipelines(options);
-        let device = Device { gpu: &self.gpu, caps: &self.limits(options).aligned(), checked: options.checked };
+        let device = Device {
+            gpu: &self.gpu,
+            caps: &self.limits(options).aligned(),
+            precision: options.precision,
+            checked: options.checked,
+        };
         let preloaded = self.kept.lock().preloaded.clone();
         let path = self.tuning_file(options);
         let (given, tune_options) = (&options.choices, &options.tune);

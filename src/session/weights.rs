@@ -106,6 +106,12 @@ fn gather(weight: &Weight, storage: &Storage, params: &dyn ParamSource) -> Resul
         bytes.extend_from_slice(whole.get(from.saturating_sub(at)..to.saturating_sub(at)).unwrap_or_default());
         at += whole.len();
     }
+    if weight.exponents {
+        let exponent = |word: &[u8]| u32::from_le_bytes([word[0], word[1], word[2], word[3]]) >> 23 & 0xff;
+        let largest = |row: &[u8]| row.chunks_exact(size).map(exponent).max().unwrap_or(0);
+        let bytes = bytes.chunks_exact(row).flat_map(|row| largest(row).to_le_bytes()).collect();
+        return Ok(Raw { bytes, turned: None });
+    }
     let turned = weight.columns.as_ref().map(|c| (c.len(), row / size, storage.dtype));
     Ok(Raw { bytes, turned })
 }

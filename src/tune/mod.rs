@@ -15,7 +15,7 @@ mod work;
 pub use report::{Answer, Progress, TuneReport};
 pub use store::{Entry, Limits, TuningCache, TuningError, file_name};
 
-use crate::caps::DeviceCaps;
+use crate::caps::{DeviceCaps, MatmulPrecision};
 use crate::gpu::{Gpu, GpuError};
 use crate::graph::Graph;
 use crate::kernel::{Choices, Config};
@@ -78,6 +78,8 @@ pub struct Device<'a> {
     pub gpu: &'a Gpu,
     /// What it is to be used for.
     pub caps: &'a DeviceCaps,
+    /// How exact products are.
+    pub precision: MatmulPrecision,
     /// Kernels have naga's run-time checks.
     pub checked: bool,
 }
@@ -106,7 +108,7 @@ pub fn tune(
     let mut found = header;
     let mut done = 0;
     loop {
-        let selected = select(graph, device.caps, &choices)?;
+        let selected = select(graph, device.caps, device.precision, &choices)?;
         let settled =
             |d: &Decision| report.answers.iter().any(|a| a.problem == d.problem) || given.get(&d.problem).is_some();
         let mut open = questions(&selected, settled);
@@ -218,7 +220,7 @@ fn works(
         let mut with = choices.clone();
         let now = open.iter().zip(&configs).filter_map(|(d, c)| Some((d.problem.clone(), *c.get(round)?)));
         with.extend(now);
-        let selected = select(graph, device.caps, &with)?;
+        let selected = select(graph, device.caps, device.precision, &with)?;
         for ((question, configs), works) in open.iter().zip(&configs).zip(&mut works) {
             if let Some(config) = configs.get(round) {
                 works.push(Candidate { config: *config, work: Work::of(&selected, question) });

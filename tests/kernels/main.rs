@@ -11,6 +11,7 @@ mod gradients;
 mod linear_grad;
 mod losses;
 mod matmul;
+mod matmul_units;
 mod memory;
 mod movement;
 mod optimiser;

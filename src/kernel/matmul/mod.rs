@@ -1,5 +1,6 @@
-//! In: two matrices, or batches of them, as views, and an epilogue; out: launches of `matmul.wgsl` or, on a CPU that
-//! acts as a GPU, `matmul_direct.wgsl`. Knows no other kernel.
+//! In: two matrices, or batches of them, as views, and an epilogue; out: launches of `matmul.wgsl`, of
+//! `matmul_units.wgsl` where matrix units make the product, or, on a CPU that acts as a GPU, `matmul_direct.wgsl`. Knows no
+//! other kernel.
 //!
 //! Here stands the key with its text; `launch` makes launches of a product, `tile` picks sizes.
 
@@ -7,12 +8,14 @@ mod launch;
 #[cfg(test)]
 mod tests;
 mod tile;
+mod units_tile;
 
-pub use launch::Matmul;
+pub use launch::{Matmul, OnUnits};
 
 use super::chain_wgsl::{Printer, is_condition, name};
 use super::rectangle::across;
 use super::template::render;
+use super::units::Units;
 use super::{Access, ParamSpace, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::{Chain, DType};
@@ -41,7 +44,7 @@ pub enum Columns {
     Four,
 }
 
-/// Sizes of a workgroup's tile and of an invocation's share.
+/// Sizes of a workgroup's tile and of an invocation's share, or on matrix units a subgroup's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tile {
     /// Rows of a tile.
@@ -50,9 +53,9 @@ pub struct Tile {
     pub n: usize,
     /// Depth of a stage in workgroup memory; 0 is the direct kernel.
     pub k: usize,
-    /// Rows of an invocation.
+    /// Rows of an invocation, or of a subgroup.
     pub tm: usize,
-    /// Columns of an invocation.
+    /// Columns of an invocation, or of a subgroup.
     pub tn: usize,
 }
 
@@ -93,32 +96,55 @@ pub struct MatmulKey {
     pub sliced: bool,
     /// The sum of each of A's rows is stored too; A lies along its rows then.
     pub sums: bool,
+    /// The matrix units that make the product.
+    pub units: Option<Units>,
+    /// A and B are stored in f16 and bound as arrays of eight numbers; on units only, and A's rows are not summed.
+    pub eights: bool,
 }
+
+/// Elements of K after which sums on matrix units, which cut off what a sum does not hold, are added up in f32.
+const FOLD: usize = 256;
 
 impl MatmulKey {
     /// The file stem.
     pub fn name(&self) -> &'static str {
-        if self.tile.k == 0 { "matmul_direct" } else { "matmul" }
+        match self.units {
+            Some(_) => "matmul_units",
+            None if self.tile.k == 0 => "matmul_direct",
+            None => "matmul",
+        }
+    }
+
+    /// Whether operands are scaled by the exponents of their rows and columns, which are bound too.
+    fn scaled(&self) -> bool {
+        self.units.is_some() && self.dtype == DType::F32
     }
 
     /// The kernel as WGSL.
     pub fn source(&self, params: ParamSpace) -> String {
         let stored = |d: DType, vec: bool| super::chain_wgsl::vector(wgsl_type(d), if vec { 4 } else { 1 });
         let side = |name: &str, s: Side| {
+            let storage = if self.eights { "vec4<u32>".into() } else { stored(self.dtype, s.vec) };
             let pad = tile::padding(s.along_k, self.tile.k);
-            context! { name, along_k => s.along_k, vec => s.vec, storage => stored(self.dtype, s.vec), pad }
+            context! { name, along_k => s.along_k, vec => s.vec, storage, pad }
         };
         let (a, b) = (side("a", self.a), side("b", self.b));
-        let rounds = self.rounds([(&a, "row0", "p.m"), (&b, "col0", "p.n")]);
+        let rounds = match self.units {
+            Some(_) => Vec::new(),
+            None => self.rounds([(&a, "row0", "p.m"), (&b, "col0", "p.n")]),
+        };
         let printer = Printer { compute: DType::F32, width: 4, zero: "p.zero" };
         let extras: Vec<Value> = (0..self.extras.len()).map(|i| self.extra(i)).collect();
         let t = self.tile;
         let all = [self.dtype, self.out].into_iter().chain(self.extras.iter().map(|e| e.0));
+        let split = self.units.is_some_and(|u| u.split);
+        let f16 = self.units.is_some() || all.into_iter().any(|d| d == DType::F16) || self.epilogue.rounds_f16();
         render(
             self.name(),
             params,
             context! {
-                f16 => all.into_iter().any(|d| d == DType::F16) || self.epilogue.rounds_f16(),
+                f16, u => self.units.map(Units::context), split, eights => self.eights, scaled => self.scaled(), fold => if split { FOLD } else { 0 },
+                staged => if self.units.is_some() { wgsl_type(self.dtype) } else { "f32" },
                 a, b, rounds, extras, batch_rank => self.batch_rank,
                 guarded => !self.full, T => "vec4<f32>",
                 out_binding => self.bindings().len() - usize::from(self.sums),
@@ -192,6 +218,7 @@ impl MatmulKey {
     /// How each storage binding is used.
     pub fn bindings(&self) -> Vec<Access> {
         let mut all = vec![Access::Read; 2 + self.extras.len() - usize::from(self.in_place.is_some())];
+        all.extend([Access::Read; 2].into_iter().filter(|_| self.scaled()));
         all.push(Access::ReadWrite);
         all.extend(self.sums.then_some(Access::ReadWrite));
         all
@@ -209,6 +236,10 @@ impl MatmulKey {
         for i in 1..=self.extras.len() {
             names.extend([format!("e{i}_offset"), format!("e{i}_row")]);
             names.extend((0..self.batch_rank).map(|d| format!("e{i}_batch{d}")));
+        }
+        for side in ["a", "b"].into_iter().filter(|_| self.scaled()) {
+            names.extend(["offset", "parts", "part"].map(|n| format!("exp_{side}_{n}")));
+            names.extend((0..self.batch_rank).map(|d| format!("exp_{side}_batch{d}")));
         }
         names
     }
@@ -235,6 +266,10 @@ impl MatmulKey {
         if !self.epilogue.steps.is_empty() {
             let _ = write!(words, " steps:{}", self.epilogue.steps.len());
         }
+        if let Some(units) = self.units {
+            let eights = if self.eights { " x8" } else { "" };
+            let _ = write!(words, " {:?} {}{eights}", units.units, if units.split { "split" } else { "rounded" });
+        }
         for (word, on) in [(" in place", self.in_place.is_some()), (" sliced", self.sliced), (" sums", self.sums)] {
             words.push_str(if on { word } else { "" });
         }
@@ -244,7 +279,15 @@ impl MatmulKey {
     /// The tiles that a device can run.
     pub(in crate::kernel) fn configs(&self, params: &[u32], caps: &DeviceCaps) -> Vec<Config> {
         let [batch, m, n, k] = self.sizes(params);
-        tile::candidates(m, n, k, batch, caps).into_iter().map(Config::Tile).collect()
+        let Some(units) = self.units else {
+            return tile::candidates(m, n, k, batch, caps).into_iter().map(Config::Tile).collect();
+        };
+        if self.scaled() {
+            // random exponents would not be those of random operands
+            return vec![Config::Tile(self.tile)];
+        }
+        let needs = units_tile::Needs { sides: [self.a, self.b], scaled: false, sums: self.sums };
+        units_tile::candidates([m, n, k, batch], needs, units, caps).into_iter().map(Config::Tile).collect()
     }
 
     /// Takes another tile, changes what depends on it, and returns the number of workgroups.
@@ -264,6 +307,7 @@ impl MatmulKey {
         let extras = self.extras.iter().enumerate().filter(|(i, _)| self.in_place != Some(*i)).map(|(_, e)| e.0);
         let mut all = vec![self.dtype; 2];
         all.extend(extras);
+        all.extend([DType::U32; 2].into_iter().filter(|_| self.scaled()));
         all.push(self.out);
         all.extend(self.sums.then_some(self.out));
         all
@@ -271,12 +315,19 @@ impl MatmulKey {
 
     /// Bytes of workgroup memory.
     pub fn workgroup_bytes(&self) -> usize {
-        tile::bytes(self.tile)
+        match self.units {
+            Some(units) => units_tile::bytes(self.tile, [self.a, self.b], units, self.scaled()),
+            None => tile::bytes(self.tile),
+        }
     }
 
     /// Invocations in a workgroup.
     pub fn workgroup_size(&self) -> u32 {
-        tile::invocations(self.tile) as u32
+        let t = self.tile;
+        match self.units {
+            Some(units) => (t.m / t.tm * (t.n / t.tn)) as u32 * units.units.lanes(),
+            None => tile::invocations(t) as u32,
+        }
     }
 }
 
@@ -295,7 +346,9 @@ pub(super) fn catalogue() -> Vec<super::KernelKey> {
         Step::Select(Ref::Input(3), Ref::Step(5), Ref::Input(2)),
     ];
     let mut keys = Vec::new();
-    for tile in tile::all() {
+    // a pass over all flags that stands for every tile of the units
+    let tiles_for_units = Tile { m: 0, n: 0, k: 0, tm: 0, tn: 0 };
+    for tile in tile::all().chain([tiles_for_units]) {
         for flags in 0..40 {
             let on = |bit: usize| flags >> bit & 1 == 1;
             let (full, vec) = (on(0), on(1));
@@ -322,6 +375,8 @@ pub(super) fn catalogue() -> Vec<super::KernelKey> {
                 in_place: on(4).then_some(1),
                 sliced: false,
                 sums: false,
+                units: None,
+                eights: false,
             };
             // 0..32 are the plain forms; the rest sum A's rows, in one stage and in slices
             let gradient = MatmulKey {
@@ -334,7 +389,20 @@ pub(super) fn catalogue() -> Vec<super::KernelKey> {
                 sums: true,
                 ..key.clone()
             };
-            keys.push(super::KernelKey::Matmul(if on(5) { gradient } else { key }));
+            let key = if on(5) { gradient } else { key };
+            if tile != tiles_for_units {
+                keys.push(super::KernelKey::Matmul(key));
+                continue;
+            }
+            // each sees every fourth of the flags, for the time that it takes
+            for (i, (units, tile)) in units_tile::all().into_iter().enumerate() {
+                let fits = !key.sums || units_tile::sums_rows(tile, units);
+                if fits && (flags + i) % 4 == 0 && !(units.split && key.dtype == DType::F16) {
+                    let eights = key.dtype == DType::F16 && vec && !key.sums;
+                    let key = MatmulKey { tile, units: Some(units), eights, ..key.clone() };
+                    keys.push(super::KernelKey::Matmul(key));
+                }
+            }
         }
     }
     keys

@@ -51,14 +51,14 @@ const SMALLEST: Tile = Tile { m: 16, n: 16, k: 8, tm: 4, tn: 4 };
 
 /// Cores of the device that the choice is made for: the adapter does not say how many it has, and a large one loses most
 /// by a wrong choice.
-const CORES: usize = 132;
+pub(super) const CORES: usize = 132;
 
 /// The share of its rate that a tile keeps where bounds are checked.
 const GUARDED: f64 = 0.75;
 
 /// How long a core takes for its tiles, in units of one tile at the full rate: as many at once as hide each other's
 /// waits, then the rest, which hide less.
-fn rounds(tiles: usize, together: usize) -> f64 {
+pub(super) fn rounds(tiles: usize, together: usize) -> f64 {
     let rest = tiles % together;
     let hidden = (rest as f64 / together as f64).sqrt();
     (tiles - rest) as f64 + if rest > 0 { rest as f64 / hidden } else { 0.0 }
