@@ -28,7 +28,7 @@ use crate::trace::{Clock, Frame, HostSpan, Trace};
 use crate::tune::{CompileMode, TuneOptions};
 use std::collections::BTreeMap;
 use std::time::Instant;
-use weights::contents;
+use weights::{contents, contents_ahead};
 
 /// How a graph is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -188,9 +188,11 @@ impl Session {
         let executable_options = ExecutableOptions { checked, poison, timestamps };
         let made_at = clock.ns();
         // a parameter that is trained starts as it is given, any other state is zero
-        let contents = contents(&compiled, params);
         self.open_pipelines(options);
-        let executable = Executable::new(&self.gpu, compiled.recording.clone(), executable_options, contents)?;
+        let executable = std::thread::scope(|scope| {
+            let contents = contents_ahead(scope, &compiled, params);
+            Executable::new(&self.gpu, compiled.recording.clone(), executable_options, contents)
+        })?;
         self.save_pipelines(options);
         tracing::debug!(mode = %options.mode, dispatches = compiled.recording.dispatches.len(), bytes = compiled.plan.total(), "compiled");
         let split = if options.mode == Mode::Eager { Some(1) } else { options.max_dispatches_per_submit };
