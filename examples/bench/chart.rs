@@ -112,8 +112,8 @@ fn paint(root: &Area, title: &str, phases: &[(&str, Vec<Bar>)]) -> Result<(), Bo
         for x in [LABELS, second] {
             root.draw(&PathElement::new(vec![(x, y - 4), (x, foot)], LINE.stroke_width(1)))?;
         }
-        let most = |of: fn(&Bar) -> Option<f64>| bars.iter().filter_map(of).fold(f64::MIN_POSITIVE, f64::max);
-        let columns: [(i32, fn(&Bar) -> Option<f64>); 2] = [(LABELS, |b| Some(b.samples_per_s)), (second, |b| b.mib)];
+        let most = |of: Figure| bars.iter().filter_map(of).fold(f64::MIN_POSITIVE, f64::max);
+        let columns: [(i32, Figure); 2] = [(LABELS, |b| Some(b.samples_per_s)), (second, |b| b.mib)];
         for (i, bar) in bars.iter().enumerate() {
             let top = y + STEP * i as i32;
             let middle = top + BAR / 2;
@@ -134,6 +134,9 @@ fn paint(root: &Area, title: &str, phases: &[(&str, Vec<Bar>)]) -> Result<(), Bo
     root.present()?;
     Ok(())
 }
+
+/// What a bar's length shows.
+type Figure = fn(&Bar) -> Option<f64>;
 
 fn text(
     root: &Area,

@@ -47,8 +47,9 @@ impl Barriers {
         let mut waits: Vec<Vec<BufferId>> = vec![Vec::new(); all.len()];
         for first in &recording.passes {
             let mut pass: BTreeMap<BufferId, bool> = BTreeMap::new();
-            for at in *first..recording.pass_end(*first) {
-                for (buffer, writes) in &all[at] {
+            let end = recording.pass_end(*first);
+            for (at, used) in all.iter().enumerate().take(end).skip(*first) {
+                for (buffer, writes) in used {
                     let (waiting, last) = match (pass.get(buffer), before.get(buffer)) {
                         (Some(last), _) => (at, Some(last)),
                         (None, last) => (*first, last),
