@@ -6,7 +6,9 @@ use crate::sizes::{Model, Phase, Scale};
 /// kiln's modes.
 pub const MODES: &[&str] = &["eager", "recorded", "fused", "tuned"];
 /// kiln's precisions.
-pub const PRECISIONS: &[&str] = &["highest", "f16"];
+pub const PRECISIONS: &[&str] = &["highest", "high", "medium", "f16"];
+/// Those of products on matrix units, which CPUs lack.
+const ON_UNITS: [&str; 2] = ["high", "medium"];
 
 /// How PyTorch runs a model; with `sdpa-` before it, GPTlite with one linear for Q, K and V and
 /// `scaled_dot_product_attention`.
@@ -63,7 +65,7 @@ pub fn cells(wanted: &Wanted, scale: Scale, cpu: bool) -> Vec<Cell> {
                         }
                     }
                 }
-                for precision in &wanted.precisions {
+                for precision in wanted.precisions.iter().filter(|p| !cpu || !ON_UNITS.contains(&p.as_str())) {
                     for mode in &wanted.modes {
                         add(Program::Kiln, mode, precision);
                     }
