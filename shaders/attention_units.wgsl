@@ -20,14 +20,18 @@ enable f16;
 {% include "shared/halves.wgsl" %}
 
 {% set parts = width // u.side %}
-{% set own = rows // u.lanes %}
+{# lanes that share a query, and queries of a lane #}
+{% set sharers = u.lanes // rows if rows < u.lanes else 1 %}
+{% set own = rows * sharers // u.lanes %}
 {% set tiles = rows // u.side %}
 {% set runs = step // u.side %}
 {# distances between rows, in vec4s: of staged keys and values, scores, weights #}
 {% set at_row = width // 4 + 2 %}
 {% set at_score = step // 4 + 1 %}
 {% set at_weight = step // 4 + 2 %}
-{% set fours = step // 4 %}
+{# vec4s of a row that are a lane's: of scores, of a matrix #}
+{% set fours = step // 4 // sharers %}
+{% set few = u.side // 4 // sharers %}
 const LOG2_E: f32 = 1.44269504;
 // A maximum of nothing: smaller than any finite score.
 const FLOOR: f32 = -3.0e38;
@@ -73,10 +77,18 @@ var<workgroup> value_shifts: array<vec4<f32>, {{ block // 4 }}>;
 {% if own == 1 %}
         {
             let r = 0u;
-            let row = l;
+            let row = l{{ " % " ~ rows ~ "u" if sharers > 1 }};
 {% else %}
         for (var r = 0u; r < {{ own }}u; r += 1u) {
             let row = r * {{ u.lanes }}u + l;
+{% endif %}
+{% endmacro %}
+{# where the lane's vec4s of a row begin, of so many each #}
+{% macro mine(many) %}{{ "l / " ~ rows ~ "u * " ~ many ~ "u + " if sharers > 1 }}{% endmacro %}
+{# with what the other lane of the row has #}
+{% macro both(name, combine) %}
+{% if sharers > 1 %}
+                {{ name }} = {{ combine }}{{ name }}, subgroupShuffleXor({{ name }}, {{ rows }}u));
 {% endif %}
 {% endmacro %}
 {# its share of a key's row and of its value's #}
@@ -171,9 +183,10 @@ fn main(
             // queries past the end repeat the last one and are not stored
             let i = min(own + row, p.sq - 1u);
             var query = 0u;
-            for (var c = 0u; c < {{ columns }}u; c += 1u) {
+            for (var c = {{ "l / " ~ rows ~ "u" if sharers > 1 else "0u" }}; c < {{ columns }}u; c += {{ sharers }}u) {
                 query = max(query, magnitude(read_q(at_q + i * p.q_row, c * 4u)));
             }
+{{ both("query", "max(") }}
             query_scale[r] = row_scale(query);
             query_factor[r] = row_factor(query) * p.scale;
             ends[r] = end_of_keys(i, valid);
@@ -184,10 +197,15 @@ fn main(
 {% for c in range(parts) %}
 {{ each_row() }}
             let i = min(own + row, p.sq - 1u);
-{% for four in range(u.side // 4) %}
-{% set column = c * u.side // 4 + four %}
-{% set value = "scaled(read_q(at_q + i * p.q_row, " ~ column * 4 ~ "u), query_scale[r])" if column < columns else "vec4<f32>(0.0)" %}
-{{ put_halves("weights", "at_weights + row * " ~ at_weight ~ "u + " ~ four ~ "u", value) }}
+{% for four in range(few) %}
+            {
+                let column = {{ mine(few) }}{{ four }}u;
+                var value = vec4<f32>(0.0);
+                if column + {{ c * u.side // 4 }}u < {{ columns }}u {
+                    value = scaled(read_q(at_q + i * p.q_row, (column + {{ c * u.side // 4 }}u) * 4u), query_scale[r]);
+                }
+{{ put_halves("weights", "at_weights + row * " ~ at_weight ~ "u + column", "value") }}
+            }
 {% endfor %}
         }
     {{ meet() }}
@@ -262,21 +280,26 @@ fn main(
             var most: array<f32, {{ own }}>;
 {{ each_row() }}
                 let factor = query_factor[r];
+                let at = at_scores + row * {{ at_score }}u{{ " + l / " ~ rows ~ "u * " ~ fours ~ "u" if sharers > 1 }};
+                let at_key = t / 4u{{ " + l / " ~ rows ~ "u * " ~ fours ~ "u" if sharers > 1 }};
 {% for i in range(fours) %}
-                var x{{ i }} = {{ get("scores", "f32", "at_scores + row * " ~ at_score ~ "u + " ~ i ~ "u", u) }} * (key_factors[t / 4u + {{ i }}u] * factor);
-                y[r * {{ fours }}u + {{ i }}u] = fma(x{{ i }}, vec4<f32>(LOG2_E), value_shifts[t / 4u + {{ i }}u]);
+                var x{{ i }} = {{ get("scores", "f32", "at + " ~ i ~ "u", u) }} * (key_factors[at_key + {{ i }}u] * factor);
+                y[r * {{ fours }}u + {{ i }}u] = fma(x{{ i }}, vec4<f32>(LOG2_E), value_shifts[at_key + {{ i }}u]);
 {% endfor %}
                 let end = ends[r];
+                let first_key = u32(j){{ " + l / " ~ rows ~ "u * " ~ fours * 4 ~ "u" if sharers > 1 }};
                 if {{ "true" if mask else "j + " ~ step ~ " > end" }} {
                     let i = min(own + row, p.sq - 1u);
                     let at_m = {% if mask %}p.m_offset + b * p.m_batch + i * p.m_row + h * p.m_head{% else %}0u{% endif %};
 {% for i in range(fours) %}
-                    x{{ i }} = vec4<f32>({% for e in range(4) %}masked(x{{ i }}.{{ "xyzw"[e] }}, at_m, u32(j) + {{ i * 4 + e }}u, end){{ ", " if e < 3 }}{% endfor %});
-                    y[r * {{ fours }}u + {{ i }}u] = select(fma(x{{ i }}, vec4<f32>(LOG2_E), value_shifts[t / 4u + {{ i }}u]), vec4<f32>(-infinity), x{{ i }} <= vec4<f32>(HIDDEN));
+                    x{{ i }} = vec4<f32>({% for e in range(4) %}masked(x{{ i }}.{{ "xyzw"[e] }}, at_m, first_key + {{ i * 4 + e }}u, end){{ ", " if e < 3 }}{% endfor %});
+                    y[r * {{ fours }}u + {{ i }}u] = select(fma(x{{ i }}, vec4<f32>(LOG2_E), value_shifts[at_key + {{ i }}u]), vec4<f32>(-infinity), x{{ i }} <= vec4<f32>(HIDDEN));
 {% endfor %}
                 }
-                let x = largest({% for i in range(1, fours) %}max({% endfor %}x0{% for i in range(1, fours) %}, x{{ i }}){% endfor %});
-                let z = largest({% for i in range(1, fours) %}max({% endfor %}y[r * {{ fours }}u]{% for i in range(1, fours) %}, y[r * {{ fours }}u + {{ i }}u]){% endfor %});
+                var x = largest({% for i in range(1, fours) %}max({% endfor %}x0{% for i in range(1, fours) %}, x{{ i }}){% endfor %});
+                var z = largest({% for i in range(1, fours) %}max({% endfor %}y[r * {{ fours }}u]{% for i in range(1, fours) %}, y[r * {{ fours }}u + {{ i }}u]){% endfor %});
+{{ both("x", "max(") }}
+{{ both("z", "max(") }}
                 let new_top = max(top[r], x * LOG2_E);
                 var new_sum = vec4<f32>(0.0);
 {% for i in range(fours) %}
@@ -300,8 +323,8 @@ fn main(
 {% endfor %}
                 {{ meet() }}
 {{ each_row() }}
-{% for four in range(u.side // 4) %}
-{% set at = "at_scores + row * " ~ at_score ~ "u + " ~ four ~ "u" %}
+{% for four in range(few) %}
+{% set at = "at_scores + row * " ~ at_score ~ "u + " ~ mine(few) ~ four ~ "u" %}
                     {{ put("scores", at, get("scores", "f32", at, u) ~ " * most[r]", u) }}
 {% endfor %}
                 }
@@ -318,11 +341,11 @@ fn main(
 {% if dropout %}
                 {
                     let i = min(own + row, p.sq - 1u);
-                    let z = kept(weights_of(b, i) + u32(j) + {{ i * 4 }}u, stream);
+                    let z = kept(weights_of(b, i) + u32(j) + ({{ mine(fours) }}{{ i }}u) * 4u, stream);
                     y[r * {{ fours }}u + {{ i }}u] = select(y[r * {{ fours }}u + {{ i }}u], vec4<f32>(-infinity), z == vec4<f32>(0.0));
                 }
 {% endif %}
-{{ put_halves("weights", "at_weights + row * " ~ at_weight ~ "u + " ~ i ~ "u", "exp2(y[r * " ~ fours ~ "u + " ~ i ~ "u] + vec4<f32>(up))") }}
+{{ put_halves("weights", "at_weights + row * " ~ at_weight ~ "u + " ~ mine(fours) ~ i ~ "u", "exp2(y[r * " ~ fours ~ "u + " ~ i ~ "u] + vec4<f32>(up))") }}
 {% endfor %}
             }
             {{ meet() }}
@@ -363,6 +386,9 @@ fn main(
         workgroupBarrier();
     }
 {{ each_row() }}
+{% if sharers > 1 %}
+            sum[r] += subgroupShuffleXor(sum[r], {{ rows }}u);
+{% endif %}
             level[r] = exp2(level[r] - ROOM - top[r]){{ " * p.keep" if dropout }};
             query_scale[r] = select(1.0 / sum[r], 0.0, sum[r] == 0.0);
         }
@@ -374,10 +400,13 @@ fn main(
 {{ each_row() }}
             if own + row < p.sq {
                 let at_o = p.o_offset + b * p.o_batch + (own + row) * p.o_row + h * p.o_head;
-{% for four in range(u.side // 4) %}
-{% if c * u.side // 4 + four < columns %}
-                write_out(at_o, {{ c * u.side + four * 4 }}u, {{ get("scores", "f32", "at_scores + row * " ~ at_score ~ "u + " ~ four ~ "u", u) }} * query_scale[r] * level[r]);
-{% endif %}
+{% for four in range(few) %}
+                {
+                    let column = {{ mine(few) }}{{ four }}u;
+                    if column + {{ c * u.side // 4 }}u < {{ columns }}u {
+                        write_out(at_o, (column + {{ c * u.side // 4 }}u) * 4u, {{ get("scores", "f32", "at_scores + row * " ~ at_score ~ "u + column", u) }} * query_scale[r] * level[r]);
+                    }
+                }
 {% endfor %}
             }
         }
