@@ -1,4 +1,4 @@
-{% from "shared/units.wgsl" import enable, array, put, get, zero, load, multiply_add, fold, store, times %}
+{% from "shared/units.wgsl" import enable, array, put, read, zero, load, multiply_add, fold, store, times %}
 {% if keys %}
 // dv = (w · z)ᵀ dout and dk = scale · gᵀ q, with w = e^(q kᵀ · scale + mask - log-sum-exp) the weights, z what dropout
 {% else %}
@@ -279,8 +279,8 @@ fn main(
                 let column = (e * {{ u.lanes }}u + l) % {{ fours }}u;
                 let query = queries[at_queries + row];
                 let key_factor = key_factors[at_keys + column];
-                var score = {{ get("scores", "f32", "at_scores + row * " ~ at_product ~ "u + column", u) }} * (key_factor * query.x);
-                var dw = {{ get("gradients", "f32", "at_gradients + row * " ~ at_product ~ "u + column", u) }} * (value_factors[at_keys + column] * query.y);
+                var score = {{ read("scores", "f32", "at_scores + row * " ~ at_product ~ "u + column", u) }} * (key_factor * query.x);
+                var dw = {{ read("gradients", "f32", "at_gradients + row * " ~ at_product ~ "u + column", u) }} * (value_factors[at_keys + column] * query.y);
                 var hidden = vec4<bool>(false);
                 if hides {
                     let i = min(queries_from + row, p.sq - 1u);
@@ -384,7 +384,7 @@ fn main(
         let column = id % {{ u.side // 4 }}u;
         if own + row < {{ own_rows }}{{ " && column < " ~ (columns - c * u.side // 4) ~ "u" if columns < (c + 1) * u.side // 4 }} {
             let at_o = p.o_offset + b * p.o_batch + (own + row) * p.o_row + h * p.o_head;
-            write_{{ name }}(at_o, {{ c * u.side }}u + column * 4u, {{ get("scores", "f32", "at_scores + row * " ~ at_product ~ "u + column", u) }} * undo_{{ name }});
+            write_{{ name }}(at_o, {{ c * u.side }}u + column * 4u, {{ read("scores", "f32", "at_scores + row * " ~ at_product ~ "u + column", u) }} * undo_{{ name }});
         }
     }
     {{ meet() }}

@@ -1,4 +1,4 @@
-{% from "shared/units.wgsl" import enable, array, put, get, zero, load, load_sum, multiply_add, fold, store %}
+{% from "shared/units.wgsl" import enable, array, put, read, zero, load, load_sum, multiply_add, fold, store %}
 // out = softmax(q kᵀ · scale + mask) v, without the scores in memory (Dao et al., arXiv 2205.14135; running maximum
 // by Milakov and Gimelshein, arXiv 1805.02867), on units that multiply f16 matrices.
 //
@@ -283,7 +283,7 @@ fn main(
                 let at = at_scores + row * {{ at_score }}u{{ " + l / " ~ rows ~ "u * " ~ fours ~ "u" if sharers > 1 }};
                 let at_key = t / 4u{{ " + l / " ~ rows ~ "u * " ~ fours ~ "u" if sharers > 1 }};
 {% for i in range(fours) %}
-                var x{{ i }} = {{ get("scores", "f32", "at + " ~ i ~ "u", u) }} * (key_factors[at_key + {{ i }}u] * factor);
+                var x{{ i }} = {{ read("scores", "f32", "at + " ~ i ~ "u", u) }} * (key_factors[at_key + {{ i }}u] * factor);
                 y[r * {{ fours }}u + {{ i }}u] = fma(x{{ i }}, vec4<f32>(LOG2_E), value_shifts[at_key + {{ i }}u]);
 {% endfor %}
                 let end = ends[r];
@@ -325,7 +325,7 @@ fn main(
 {{ each_row() }}
 {% for four in range(few) %}
 {% set at = "at_scores + row * " ~ at_score ~ "u + " ~ mine(few) ~ four ~ "u" %}
-                    {{ put("scores", at, get("scores", "f32", at, u) ~ " * most[r]", u) }}
+                    {{ put("scores", at, read("scores", "f32", at, u) ~ " * most[r]", u) }}
 {% endfor %}
                 }
                 {{ meet() }}
@@ -404,7 +404,7 @@ fn main(
                 {
                     let column = {{ mine(few) }}{{ four }}u;
                     if column + {{ c * u.side // 4 }}u < {{ columns }}u {
-                        write_out(at_o, (column + {{ c * u.side // 4 }}u) * 4u, {{ get("scores", "f32", "at_scores + row * " ~ at_score ~ "u + column", u) }} * query_scale[r] * level[r]);
+                        write_out(at_o, (column + {{ c * u.side // 4 }}u) * 4u, {{ read("scores", "f32", "at_scores + row * " ~ at_score ~ "u + column", u) }} * query_scale[r] * level[r]);
                     }
                 }
 {% endfor %}

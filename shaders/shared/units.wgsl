@@ -3,10 +3,10 @@ Matrices of u.side × u.side that the u.lanes invocations of a subgroup hold tog
 array, row after row, where they are emulated. A left and a right one are of f16, an accumulator is of f32.
 
 Workgroup arrays that they are loaded from and stored to count in vec4s, whatever they are made of: declare them with
-`array`, touch them with `put` and `get`. A stride is between rows, or between columns where `by_rows` is false, and `at`
+`array`, touch them with `put` and `read`. A stride is between rows, or between columns where `by_rows` is false, and `at`
 is where the first element is; at that lies four to a vec4, so that columns start at multiples of four.
 
-All but `put` and `get` stand in control flow that is uniform over the workgroup, which naga checks: an early return of
+All but `put` and `read` stand in control flow that is uniform over the workgroup, which naga checks: an early return of
 workgroups that have no work is refused, `for (var go = group < p.groups; go; go = false)` around the body is not. No name
 may be A, B or C: naga takes it for a matrix's role.
 #}
@@ -42,7 +42,7 @@ var<workgroup> {{ name }}: array<vec4<{{ scalar }}>, {{ fours }}>;
 {% endmacro %}
 
 {# a vec4 of f16 or f32 #}
-{% macro get(name, scalar, at, u) %}{% if u.scalar %}vec4<{{ scalar }}>({{ name }}[({{ at }}) * 4u], {{ name }}[({{ at }}) * 4u + 1u], {{ name }}[({{ at }}) * 4u + 2u], {{ name }}[({{ at }}) * 4u + 3u]){% else %}{{ name }}[{{ at }}]{% endif %}{% endmacro %}
+{% macro read(name, scalar, at, u) %}{% if u.scalar %}vec4<{{ scalar }}>({{ name }}[({{ at }}) * 4u], {{ name }}[({{ at }}) * 4u + 1u], {{ name }}[({{ at }}) * 4u + 2u], {{ name }}[({{ at }}) * 4u + 3u]){% else %}{{ name }}[{{ at }}]{% endif %}{% endmacro %}
 
 {# an accumulator of zeros #}
 {% macro zero(u) %}{% if u.emulated %}array<f32, {{ u.side * u.side }}>(){% else %}coop_mat{{ u.side }}x{{ u.side }}<f32, C>(){% endif %}{% endmacro %}
@@ -57,7 +57,7 @@ for (var e = 0u; e < {{ u.side * u.side }}u; e++) {
 {% else %}
     let e_at = ({{ at }}) * 4u + e % {{ u.side }}u * ({{ stride }}) * 4u + e / {{ u.side }}u;
 {% endif %}
-    {{ matrix }}[e] = f32({{ name }}[e_at{% if not u.scalar %} / 4u][from % 4u{% endif %}]);
+    {{ matrix }}[e] = f32({{ name }}[e_at{% if not u.scalar %} / 4u][e_at % 4u{% endif %}]);
 }
 {% else %}
 let {{ matrix }} = coopLoad{% if by_rows %}T{% endif %}<coop_mat{{ u.side }}x{{ u.side }}<f16, {{ role }}>>(&{{ name }}[{{ place(at, u) }}], {{ place(stride, u) }});
@@ -95,7 +95,7 @@ for (var e = 0u; e < {{ u.side * u.side }}u; e++) {
 {% if u.emulated %}
 for (var e = 0u; e < {{ u.side * u.side }}u; e++) {
     let e_at = ({{ at }}) * 4u + e / {{ u.side }}u * ({{ stride }}) * 4u + e % {{ u.side }}u;
-    {{ name }}[e_at{% if not u.scalar %} / 4u][to % 4u{% endif %}] = {{ sum }}[e];
+    {{ name }}[e_at{% if not u.scalar %} / 4u][e_at % 4u{% endif %}] = {{ sum }}[e];
 }
 {% else %}
 coopStoreT({{ sum }}, &{{ name }}[{{ place(at, u) }}], {{ place(stride, u) }});
