@@ -83,6 +83,7 @@ pub mod trace;
 pub mod train;
 pub mod trainer;
 
+pub use caps::MatmulPrecision;
 pub use error::Error;
 pub use gpu::AdapterChoice;
 pub use grad::{Checkpoint, GradError, Parameters, differentiate, gradients};

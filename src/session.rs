@@ -3,7 +3,7 @@
 
 mod describe;
 
-use crate::caps::DeviceCaps;
+use crate::caps::{DeviceCaps, MatmulPrecision};
 use crate::debug::{level, show};
 use crate::error::Error;
 use crate::fuse::{FuseLimits, FuseReport, fuse};
@@ -52,6 +52,9 @@ pub struct CompileOptions {
     pub lift: bool,
     /// In [`Mode::Fused`]: whether ops are fused.
     pub fuse: bool,
+    /// How exact products of f32 operands are. Where the device has no f16 matrix units, or a product is of a kind that
+    /// has no kernel for them, it is [`MatmulPrecision::Highest`] whatever was asked for, and the report says so.
+    pub precision: MatmulPrecision,
     /// Whether temporaries share memory.
     pub alias: bool,
     /// Whether naga's run-time checks are compiled into kernels.
@@ -74,6 +77,7 @@ impl Default for CompileOptions {
             mode: Mode::Fused,
             lift: true,
             fuse: true,
+            precision: MatmulPrecision::Highest,
             alias: true,
             checked: false,
             poison: false,
@@ -225,7 +229,8 @@ pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Re
         report.extend(found);
     }
     graph = readers_first(&graph)?;
-    let selected = clock.time("select", || select(&graph, caps))?;
+    let selected = clock.time("select", || select(&graph, caps, options.precision))?;
+    report.extend(selected.report.clone());
     let plan = clock.time("plan", || plan(&selected, options.alias));
     clock.time("audit", || audit(&selected, &plan))?;
     let recording = clock.time("record", || lower(&selected, &plan, caps));
@@ -262,6 +267,11 @@ fn weight_bytes(weight: &Weight, storage: &Storage, params: &dyn ParamSource) ->
     let Some(columns) = &weight.columns else { return Ok(whole) };
     let k = storage.shape.dims()[1];
     let rows = &whole[columns.start * k * size..columns.end * k * size];
+    if weight.exponents {
+        let exponent = |word: &[u8]| u32::from_le_bytes([word[0], word[1], word[2], word[3]]) >> 23 & 0xff;
+        let largest = |row: &[u8]| row.chunks_exact(size).map(exponent).max().unwrap_or(0);
+        return Ok(rows.chunks_exact(k * size).flat_map(|row| largest(row).to_le_bytes()).collect());
+    }
     Ok(match size {
         2 => bytemuck::cast_slice(&transpose::<u16>(&bytemuck::pod_collect_to_vec(rows), columns.len(), k)).to_vec(),
         _ => bytemuck::cast_slice(&transpose::<u32>(&bytemuck::pod_collect_to_vec(rows), columns.len(), k)).to_vec(),

@@ -8,7 +8,7 @@ mod device;
 use check::{Golden, Row, Selection, Verdict, check as compare, find, judge};
 use device::session;
 use kiln::Error;
-use kiln::caps::DeviceCaps;
+use kiln::caps::{DeviceCaps, MatmulPrecision, MatrixUnits};
 use kiln::graph::DType;
 use kiln::model::{Checkpoint, Gptlite, ModelConfig};
 use kiln::reference::evaluate;
@@ -164,7 +164,7 @@ fn one_wrong_expected_number_is_seen_in_its_own_row_alone() {
         let measured = check::run(session, &golden, &what).unwrap();
         let failed = |config: &Path| -> Vec<String> {
             let golden = Golden::open(config).unwrap();
-            let rows = measured.iter().map(|m| judge(&golden, m).unwrap());
+            let rows = measured.iter().map(|m| judge(&golden, m, MatmulPrecision::Highest).unwrap());
             rows.filter(|(_, verdict)| !verdict.passes()).map(|(quantity, _)| quantity).collect()
         };
         assert!(failed(&original).is_empty());
@@ -224,6 +224,25 @@ fn a_folder_without_models_holds_none() {
     fs::copy(goldens().join("dnn_he.json"), dir.path().join("dnn_he.json")).unwrap();
     assert!(find(dir.path()).unwrap().is_empty(), "a config alone is no model");
     assert!(find(&dir.path().join("nowhere")).is_err());
+}
+
+#[test]
+fn every_precision_is_within_its_tolerance_on_emulated_units() {
+    let Some(session) = session().filter(|s| s.caps().f16) else { return };
+    for (model, training) in [("gptlite_tiny", true), ("dnn_wide_small", false)] {
+        for precision in [MatmulPrecision::High, MatmulPrecision::Medium] {
+            let units = Some(MatrixUnits::Emulated { side: 16 });
+            let limits = Some(DeviceCaps { cpu: false, units, ..session.caps().clone() });
+            let options = CompileOptions { precision, limits, poison: true, ..CompileOptions::default() };
+            let what = Selection { modes: vec![Mode::Fused], prompts: 0, training, options };
+            let rows = run(session, &goldens().join(model).with_extension("json"), &what);
+            assert!(!rows.is_empty());
+            for row in rows {
+                println!("{model} {precision} {}: {}", row.quantity, row.verdict);
+                assert!(row.verdict.passes(), "{model} {precision} {}: {}", row.quantity, row.verdict);
+            }
+        }
+    }
 }
 
 /// Limits that are smaller than any device's, each tight in its own way, and whether the models run under them.

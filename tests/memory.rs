@@ -4,7 +4,7 @@
 mod device;
 mod random;
 
-use kiln::caps::DeviceCaps;
+use kiln::caps::{DeviceCaps, MatmulPrecision};
 use kiln::graph::{Builder, DType, Graph, TensorType, Unary, ValueId};
 use kiln::model::{Dnn, DnnConfig, Gptlite, GptliteConfig};
 use kiln::plan::{PlanError, SlotId, audit, plan};
@@ -96,7 +96,7 @@ fn sample() -> Selected {
     let read = named(&mut g, "read", s, c);
     g.output("c", c).unwrap();
     g.output("read", read).unwrap();
-    select(&g.finish().unwrap(), &DeviceCaps::PORTABLE).unwrap()
+    select(&g.finish().unwrap(), &DeviceCaps::PORTABLE, MatmulPrecision::Highest).unwrap()
 }
 
 /// The temporary that the step of this name writes.

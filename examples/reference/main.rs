@@ -6,8 +6,9 @@ mod check;
 
 use check::{Selection, check, find};
 use clap::Parser;
+use kiln::MatmulPrecision;
 use kiln::gpu::AdapterChoice;
-use kiln::session::Session;
+use kiln::session::{CompileOptions, Session};
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,6 +18,9 @@ use std::process::ExitCode;
 struct Args {
     /// Folder with NAME.json, NAME.weights.safetensors and NAME.expected.safetensors.
     dir: PathBuf,
+    /// How exact products are: highest, high or medium. High is held to the tolerances of highest.
+    #[arg(long, default_value_t = MatmulPrecision::Highest)]
+    precision: MatmulPrecision,
     /// Part of the adapter's name.
     #[arg(long)]
     adapter: Option<String>,
@@ -47,9 +51,14 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
         "{:<16} {:<9} {:>7} {:>10}  {:<34} relative error of tolerance",
         "model", "mode", "submits", "dispatches", "quantity"
     );
+    let options = CompileOptions { precision: args.precision, ..CompileOptions::default() };
+    if args.precision != MatmulPrecision::Highest && session.caps().units.is_none() {
+        println!("precision {}: the device has no f16 matrix units, so products are of the highest", args.precision);
+    }
+    let what = Selection { options, ..Selection::default() };
     let mut passed = true;
     for config in configs {
-        for row in check(&session, &config, &Selection::default())? {
+        for row in check(&session, &config, &what)? {
             let mark = if row.verdict.passes() { "" } else { "  FAILED" };
             let mode = row.mode.to_string();
             println!(

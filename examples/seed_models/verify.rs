@@ -6,6 +6,7 @@
 
 use crate::measure::counter;
 use crate::models::{Model, Work};
+use kiln::MatmulPrecision;
 use kiln::grad::{Checkpoint, Parameters, differentiate};
 use kiln::graph::{
     Binary, DROPOUT_COUNTER, DType, Disposition, Graph, GraphError, NodeId, Op, Rewriter, TensorType, Unary,
@@ -73,11 +74,17 @@ impl Gradients {
     }
 
     /// Computes them on the device and compares.
-    pub fn compare(&self, session: &Session, mode: Mode) -> Result<Comparison, Box<dyn Error>> {
+    pub fn compare(
+        &self,
+        session: &Session,
+        mode: Mode,
+        precision: MatmulPrecision,
+    ) -> Result<Comparison, Box<dyn Error>> {
         // as a trainer does it: the backward pass reads what lift finds, and is not lifted itself
         let graph = if mode == Mode::Fused { lift(&self.work.graph)?.0 } else { self.work.graph.clone() };
-        let got = self.run(session, mode, &self.with_gradients(&graph)?)?;
-        let sides = self.run(session, mode, &watched(&graph)?)?;
+        let options = CompileOptions { lift: false, precision, ..CompileOptions::mode(mode) };
+        let got = self.run(session, &options, &self.with_gradients(&graph)?)?;
+        let sides = self.run(session, &options, &watched(&graph)?)?;
 
         let mut comparison = Comparison { relus: 0, flipped: 0, furthest: 0.0, errors: Vec::new() };
         let mut inputs = self.inputs.clone();
@@ -106,9 +113,8 @@ impl Gradients {
         Ok(differentiate(graph, "loss", Parameters::Named(&names), self.checkpoint)?)
     }
 
-    fn run(&self, session: &Session, mode: Mode, graph: &Graph) -> Result<Tensors, Box<dyn Error>> {
-        let options = CompileOptions { lift: false, ..CompileOptions::mode(mode) };
-        let program = session.compile(graph, &self.params, &options)?;
+    fn run(&self, session: &Session, options: &CompileOptions, graph: &Graph) -> Result<Tensors, Box<dyn Error>> {
+        let program = session.compile(graph, &self.params, options)?;
         let resident = |name: &str| self.work.resident.iter().any(|(r, _)| *r == name);
         for (name, value) in &self.work.resident {
             program.write_state(name, value)?;

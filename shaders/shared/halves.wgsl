@@ -1,4 +1,6 @@
-{# How attention_pack.wgsl scales rows by a power of two. #}
+{# Rows of f32 for units that multiply f16: each is scaled by a power of two so that its largest magnitude lies between
+2^14 and 2^15, and what it was scaled with is taken back from the products. A row that holds an infinity or a NaN is
+staged as zeros, and its factor is NaN: whoever sees it gets NaN, whoever does not is left alone. #}
 // The bits of the largest magnitude.
 fn magnitude(x: vec4<f32>) -> u32 {
     let bits = bitcast<vec4<u32>>(x) & vec4<u32>(0x7fffffffu);
@@ -30,3 +32,10 @@ fn row_factor(magnitude: u32) -> f32 {
 fn scaled(x: vec4<f32>, scale: f32) -> vec4<f32> {
     return select(x * scale, vec4<f32>(0.0), scale == 0.0);
 }
+{% if u.halves | length == 2 %}
+
+// The upper 11 bits of each number; the rest fits into another f16. A conversion there and back would be optimised away.
+fn upper(x: vec4<f32>) -> vec4<f32> {
+    return bitcast<vec4<f32>>(bitcast<vec4<u32>>(x) & vec4<u32>(0xffffe000u));
+}
+{% endif %}

@@ -1,4 +1,4 @@
-// What matmul.wgsl and matmul_direct.wgsl share: parameters, bindings, the epilogue and the store of four
+// What matmul.wgsl, matmul_direct.wgsl and matmul_units.wgsl share: parameters, bindings, the epilogue and the store of four
 // neighbouring columns. Strides and offsets count array elements, which are vec4s where an operand allows it.
 {% if f16 %}
 enable f16;
@@ -41,6 +41,16 @@ struct Params {
     e{{ k }}_batch{{ d }}: u32,
 {% endfor %}
 {% endfor %}
+{% if scaled %}
+{% for name in ["a", "b"] %}
+    exp_{{ name }}_offset: u32,
+    exp_{{ name }}_parts: u32, // the largest of so many exponents counts
+    exp_{{ name }}_part: u32, // between them
+{% for d in range(batch_rank) %}
+    exp_{{ name }}_batch{{ d }}: u32,
+{% endfor %}
+{% endfor %}
+{% endif %}
 }
 
 {% include "shared/params.wgsl" %}
@@ -53,26 +63,31 @@ struct Params {
 {% if sums %}
 @group(0) @binding({{ out_binding + 1 }}) var<storage, read_write> row_sums: array<{{ out_scalar }}>;
 {% endif %}
+{% if scaled %}
+{% set exp_binding = out_binding + (2 if sums else 1) %}
+@group(0) @binding({{ exp_binding }}) var<storage, read> exp_a: array<u32>;
+@group(0) @binding({{ exp_binding + 1 }}) var<storage, read> exp_b: array<u32>;
+{% endif %}
 
 {% include "shared/group.wgsl" %}
 {% include "shared/chain.wgsl" %}
 
 // Four neighbours along an operand's contiguous dimension, from index i; those at or past `end` are 0.
 {% for side in [a, b] %}
-fn read_{{ side.name }}(at: u32, i: u32, end: u32) -> vec4<f32> {
+fn read_{{ side.name }}(at: u32, i: u32, end: u32) -> vec4<{{ staged }}> {
 {% if side.vec %}
 {% if guarded %}
     if i >= end {
-        return vec4<f32>(0.0);
+        return vec4<{{ staged }}>(0.0);
     }
 {% endif %}
-    return vec4<f32>({{ side.name }}[at + i / 4u]);
+    return vec4<{{ staged }}>({{ side.name }}[at + i / 4u]);
 {% else %}
-    var v = vec4<f32>(0.0);
-    if i < end { v.x = f32({{ side.name }}[at + i]); }
-    if i + 1u < end { v.y = f32({{ side.name }}[at + i + 1u]); }
-    if i + 2u < end { v.z = f32({{ side.name }}[at + i + 2u]); }
-    if i + 3u < end { v.w = f32({{ side.name }}[at + i + 3u]); }
+    var v = vec4<{{ staged }}>(0.0);
+    if i < end { v.x = {{ staged }}({{ side.name }}[at + i]); }
+    if i + 1u < end { v.y = {{ staged }}({{ side.name }}[at + i + 1u]); }
+    if i + 2u < end { v.z = {{ staged }}({{ side.name }}[at + i + 2u]); }
+    if i + 3u < end { v.w = {{ staged }}({{ side.name }}[at + i + 3u]); }
     return v;
 {% endif %}
 }
@@ -92,10 +107,14 @@ struct Bases {
 {% for e in extras %}
     e{{ e.index }}: u32,
 {% endfor %}
+{% if scaled %}
+    exp_a: u32,
+    exp_b: u32,
+{% endif %}
 }
 
 fn bases(z: u32) -> Bases {
-    var s = Bases(p.a_offset, p.b_offset, p.c_offset{{ ", p.k" if sliced else "" }}{{ ", p.sums_offset" if sums else "" }}{% for e in extras %}, p.e{{ e.index }}_offset{% endfor %});
+    var s = Bases(p.a_offset, p.b_offset, p.c_offset{{ ", p.k" if sliced else "" }}{{ ", p.sums_offset" if sums else "" }}{% for e in extras %}, p.e{{ e.index }}_offset{% endfor %}{{ ", p.exp_a_offset, p.exp_b_offset" if scaled else "" }});
 {% if batch_rank > 0 %}
     var rest = z;
 {% for d in range(batch_rank)|reverse %}
@@ -117,6 +136,10 @@ fn bases(z: u32) -> Bases {
 {% for e in extras %}
     s.e{{ e.index }} += z{{ d }} * p.e{{ e.index }}_batch{{ d }};
 {% endfor %}
+{% if scaled %}
+    s.exp_a += z{{ d }} * p.exp_a_batch{{ d }};
+    s.exp_b += z{{ d }} * p.exp_b_batch{{ d }};
+{% endif %}
 {% endfor %}
 {% endif %}
     return s;

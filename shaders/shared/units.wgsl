@@ -107,7 +107,7 @@ coopStoreT({{ sum }}, &{{ name }}[{{ place(at, u) }}], {{ place(stride, u) }});
 {% if u.emulated %}
 for (var e = 0u; e < {{ u.side * u.side }}u; e++) {
     let e_at = ({{ at }}) * 4u + e / {{ u.side }}u * ({{ stride }}) * 4u + e % {{ u.side }}u;
-    {{ sum }}[e] = {{ name }}[e_at{% if not u.scalar %} / 4u][start % 4u{% endif %}];
+    {{ sum }}[e] = {{ name }}[e_at{% if not u.scalar %} / 4u][e_at % 4u{% endif %}];
 }
 {% else %}
 {{ sum }} = coopLoadT<coop_mat{{ u.side }}x{{ u.side }}<f32, C>>(&{{ name }}[{{ place(at, u) }}], {{ place(stride, u) }});

@@ -1,7 +1,7 @@
 //! In: what the machine has; out: a list of adapters, one of them chosen, and its [`DeviceCaps`].
 
 use super::GpuError;
-use crate::caps::DeviceCaps;
+use crate::caps::{DeviceCaps, MatrixUnits};
 use std::fmt;
 
 /// Which adapter to open.
@@ -97,13 +97,36 @@ pub(super) async fn choose(choice: &AdapterChoice) -> Result<(wgpu::Adapter, Ada
 /// The features that kiln uses where an adapter has them.
 pub(super) fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
     use wgpu::Features as F;
+    let units = if units(adapter).is_some() { OF_UNITS } else { F::empty() };
     adapter.features()
-        & (F::SHADER_F16
+        & (units
+            | F::SHADER_F16
             | F::SUBGROUP
             | F::IMMEDIATES
             | F::TIMESTAMP_QUERY
             | F::TIMESTAMP_QUERY_INSIDE_ENCODERS
             | F::TIMESTAMP_QUERY_INSIDE_PASSES)
+}
+
+/// What kernels on matrix units use beside f16 and subgroups.
+const OF_UNITS: wgpu::Features =
+    wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(wgpu::Features::SUBGROUP_BARRIER);
+
+/// Units of f16 matrices with sums in f32, of the largest side, where all subgroups are of one size.
+fn units(adapter: &wgpu::Adapter) -> Option<MatrixUnits> {
+    use wgpu::{CooperativeScalarType as Scalar, Features as F};
+    let info = adapter.get_info();
+    let wanted = OF_UNITS.union(F::SHADER_F16).union(F::SUBGROUP);
+    if !adapter.features().contains(wanted) || info.subgroup_min_size != info.subgroup_max_size {
+        return None;
+    }
+    let all = adapter.cooperative_matrix_properties();
+    let side = [16, 8].into_iter().find(|side| {
+        all.iter().any(|p| {
+            [p.m_size, p.n_size, p.k_size] == [*side; 3] && p.ab_type == Scalar::F16 && p.cr_type == Scalar::F32
+        })
+    });
+    side.map(|side| MatrixUnits::Device { side, lanes: info.subgroup_min_size })
 }
 
 /// An adapter's limits and features as plain data.
@@ -130,6 +153,7 @@ pub(super) fn caps(adapter: &wgpu::Adapter) -> DeviceCaps {
         subgroup: features
             .contains(wgpu::Features::SUBGROUP)
             .then_some((info.subgroup_min_size, info.subgroup_max_size)),
+        units: units(adapter),
         cpu: info.device_type == wgpu::DeviceType::Cpu,
     }
 }

@@ -51,10 +51,19 @@ impl Gpu {
     /// Opens an adapter with all the limits that it has.
     pub async fn open(choice: &AdapterChoice) -> Result<Gpu, GpuError> {
         let (adapter, info) = choose(choice).await?;
+        let required_features = features(&adapter);
+        let experimental_features = if required_features.contains(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX) {
+            // SAFETY: what wgpu may get wrong here is cooperative matrices. Kernels use them in uniform control flow
+            // alone, in the one size that the adapter reports, and never load or store past the end of an array.
+            unsafe { wgpu::ExperimentalFeatures::enabled() }
+        } else {
+            wgpu::ExperimentalFeatures::disabled()
+        };
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("kiln"),
-            required_features: features(&adapter),
+            required_features,
             required_limits: adapter.limits(),
+            experimental_features,
             ..Default::default()
         };
         let (device, queue) = adapter

@@ -113,13 +113,42 @@ impl Shares {
         if columns > MOST_COLUMNS {
             return None;
         }
-        let all = forms.iter().map(|&(subs, rows, step, block, ahead)| Shares { units, subs, rows, step, block, ahead });
-        let fits = |s: &Shares| {
-            bytes(*s) <= caps.workgroup_bytes as usize && s.invocations() <= caps.max_invocations as usize
-        };
+        let all =
+            forms.iter().map(|&(subs, rows, step, block, ahead)| Shares { units, subs, rows, step, block, ahead });
+        let fits =
+            |s: &Shares| bytes(*s) <= caps.workgroup_bytes as usize && s.invocations() <= caps.max_invocations as usize;
         let mut fitting: Vec<Shares> = all.filter(fits).collect();
         let least = fitting.iter().map(|s| s.own()).min()?;
         fitting.retain(|s| s.own() == least || s.own() < 2 * own);
         fitting.first().copied()
     }
+}
+
+/// Each of these forms and an emulated one, on units of both sides, whole and split, for some head sizes that fit 48 KiB.
+#[cfg(test)]
+pub(super) fn catalogue(
+    forms: &[&[(usize, usize, usize, usize, bool)]; 2],
+    bytes: impl Fn(Shares, usize) -> usize,
+) -> impl Iterator<Item = (Shares, usize)> {
+    let mut all = Vec::new();
+    for (split, columns) in [(false, 16), (true, 16), (true, 3), (false, 32), (true, 1)] {
+        let caps = |units| DeviceCaps { workgroup_bytes: 48 << 10, units: Some(units), ..DeviceCaps::PORTABLE };
+        for units in [MatrixUnits::Device { side: 16, lanes: 32 }, MatrixUnits::Device { side: 8, lanes: 32 }] {
+            for form in forms[usize::from(split)] {
+                let units = Units { units, split };
+                all.extend(
+                    Shares::choose(units, &[*form], [columns, 64], &caps(units.units), |s| bytes(s, columns))
+                        .map(|s| (s, columns)),
+                );
+            }
+        }
+        for side in [8, 16] {
+            let units = Units { units: MatrixUnits::Emulated { side }, split };
+            all.extend(
+                Shares::choose(units, &[], [columns, 64], &caps(units.units), |s| bytes(s, columns))
+                    .map(|s| (s, columns)),
+            );
+        }
+    }
+    all.into_iter()
 }

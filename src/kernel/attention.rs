@@ -1,9 +1,12 @@
-//! In: q, k and v as views with heads side by side; out: launches of `attention.wgsl`, or of `attention_direct.wgsl`
-//! on a CPU that acts as a GPU and where limits are too small for tiles. Knows no other kernel.
+//! In: q, k and v as views with heads side by side; out: launches of `attention.wgsl`, of `attention_units.wgsl` where
+//! matrix units make its products, or of `attention_direct.wgsl` on a CPU that acts as a GPU and where limits are too
+//! small for tiles. Knows no other kernel.
 
+use super::attend_units::Shares;
 use super::heads::{self, Heads};
 use super::philox::{self, Fours};
 use super::template::render;
+use super::units::Units;
 use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, View, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::{AttentionAttrs, DType};
@@ -19,6 +22,8 @@ pub struct AttentionKey {
     pub vec: bool,
     /// Groups of four columns of a head.
     pub columns: usize,
+    /// How subgroups share the pairs of queries and keys where matrix units make the products.
+    pub units: Option<Shares>,
     /// Queries and keys of a block; `None` is the direct kernel.
     pub block: Option<(usize, usize)>,
     /// Queries of an invocation of the direct kernel.
@@ -41,10 +46,23 @@ const DIRECT: usize = 8;
 /// Blocks of queries and keys, the preferred first.
 const BLOCKS: [(usize, usize); 5] = [(64, 32), (32, 32), (32, 16), (16, 16), (16, 8)];
 
+/// (Subgroups, queries of each, keys at once, keys staged, fetched ahead) on matrix units, the preferred first: f16
+/// numbers as they are.
+const FORMS: [(usize, usize, usize, usize, bool); 4] =
+    [(8, 16, 32, 64, true), (8, 16, 16, 32, true), (4, 16, 32, 32, true), (4, 16, 16, 16, true)];
+
+/// The same for numbers that are split in two.
+const SPLIT_FORMS: [(usize, usize, usize, usize, bool); 3] =
+    [(8, 16, 16, 32, true), (8, 16, 16, 16, true), (4, 16, 16, 16, true)];
+
 impl AttentionKey {
     /// The file stem.
     pub fn name(&self) -> &'static str {
-        if self.block.is_none() { "attention_direct" } else { "attention" }
+        match (self.units, self.block) {
+            (Some(_), _) => "attention_units",
+            (None, Some(_)) => "attention",
+            (None, None) => "attention_direct",
+        }
     }
 
     /// The kernel as WGSL.
@@ -64,6 +82,7 @@ impl AttentionKey {
                 out_binding => 4 + self.extras(),
                 columns => self.columns, own => self.own, threads => self.workgroup_size(), br, bc, tx, nc,
                 kv => (self.columns * bc).max(bc * tx * nc),
+                ..self.units.map_or_else(|| context! {}, |s| s.context(self.columns))
             },
         )
     }
@@ -94,12 +113,26 @@ impl AttentionKey {
 
     /// Bytes of workgroup memory.
     pub fn workgroup_bytes(&self) -> usize {
-        self.block.map_or(0, |b| block_bytes(b, self.columns))
+        match self.units {
+            Some(shares) => shares.bytes(self.columns),
+            None => self.block.map_or(0, |b| block_bytes(b, self.columns)),
+        }
+    }
+
+    /// Queries of a workgroup.
+    fn rows(&self) -> usize {
+        match self.units {
+            Some(shares) => shares.own(),
+            None => self.block.map_or(DIRECT * self.own, |b| b.0),
+        }
     }
 
     /// Invocations in a workgroup.
     pub fn workgroup_size(&self) -> u32 {
-        self.block.map_or(DIRECT, |(br, bc)| br * bc / 16) as u32
+        match self.units {
+            Some(shares) => shares.invocations() as u32,
+            None => self.block.map_or(DIRECT, |(br, bc)| br * bc / 16) as u32,
+        }
     }
 }
 
@@ -126,6 +159,8 @@ pub struct Attention<'a> {
     pub mask: Option<&'a View>,
     /// Whether the log-sum-exp is stored.
     pub lse: bool,
+    /// Made by matrix units where a form for them is good; in multiply-adds without.
+    pub units: Option<Units>,
 }
 
 impl Attention<'_> {
@@ -152,11 +187,16 @@ impl Attention<'_> {
         } else {
             BLOCKS.iter().copied().find(|b| fits(b) && (b.0 <= sq.next_multiple_of(16) || b.0 == 16))
         };
+        let units = self.units.and_then(|units| {
+            let forms = if units.split { &SPLIT_FORMS[..] } else { &FORMS[..] };
+            Shares::choose(units, forms, [columns, sq], caps, |s| s.bytes(columns))
+        });
         let key = AttentionKey {
             dtype: self.dtype,
             vec,
             columns,
-            block,
+            units,
+            block: block.filter(|_| units.is_none()),
             own: heads::direct_rows(columns, sq),
             causal: self.attrs.causal,
             mask: self.attrs.mask,
@@ -164,7 +204,7 @@ impl Attention<'_> {
             dropout: self.attrs.dropout.map(|_| Fours::of(sk)),
             lse: self.lse,
         };
-        let blocks = sq.div_ceil(block.map_or(DIRECT * key.own, |b| b.0));
+        let blocks = sq.div_ceil(key.rows());
         let groups = (batch * heads * blocks) as u64;
         let rows = Heads { kernel: NAME, caps, entries: entries.clone(), size: self.dtype.size(), vec, d };
         let mut operands = Vec::new();
@@ -203,19 +243,26 @@ impl Attention<'_> {
 #[cfg(test)]
 pub(super) fn catalogue() -> Vec<KernelKey> {
     let mut keys = Vec::new();
-    for (block, columns) in [(None, 2), (None, 32), (Some((64, 32)), 16), (Some((32, 16)), 3), (Some((16, 8)), 32)] {
-        for (flags, dropout) in (0..16).map(|f| (f, None)).chain([
+    let tiled = [(None, 2), (None, 32), (Some((64, 32)), 16), (Some((32, 16)), 3), (Some((16, 8)), 32)];
+    let forms = tiled.map(|(block, columns)| (block, columns, None)).into_iter();
+    let on_units = super::attend_units::catalogue(&[&FORMS, &SPLIT_FORMS], |s, columns| s.bytes(columns));
+    for (i, (block, columns, units)) in forms.chain(on_units.map(|(s, c)| (None, c, Some(s)))).enumerate() {
+        let all = (0..16).map(|f| (f, None)).chain([
             (0, Some(Fours::Whole)),
             (3, Some(Fours::Across)),
             (13, Some(Fours::Across)),
             (15, Some(Fours::Whole)),
-        ]) {
+        ]);
+        // a few for each way to share
+        for (flags, dropout) in all.filter(|(f, _)| units.is_none() || f % 5 == i % 5) {
             let on = |bit: usize| flags >> bit & 1 == 1;
-            let (dtype, vec) = if on(0) { (DType::F16, true) } else { (DType::F32, columns != 3) };
+            let f16 = on(0) && !units.is_some_and(|s| s.units.split);
+            let (dtype, vec) = if f16 { (DType::F16, true) } else { (DType::F32, columns != 3) };
             keys.push(KernelKey::Attention(AttentionKey {
                 dtype,
                 vec,
                 columns,
+                units,
                 block,
                 own: if block.is_some() || on(2) { 1 } else { 4 },
                 causal: on(1),

@@ -1,10 +1,13 @@
 //! In: q, k, v and dout as views with heads side by side, and the statistics of rows; out: launches of
-//! `attention_grad.wgsl` for the gradients of k and v or of q, or of `attention_grad_direct.wgsl` on a CPU that acts as
-//! a GPU and where limits are too small for tiles. Knows no other kernel.
+//! `attention_grad.wgsl` for the gradients of k and v or of q, of `attention_grad_units.wgsl` where matrix units make its
+//! products, or of `attention_grad_direct.wgsl` on a CPU that acts as a GPU and where limits are too small for tiles.
+//! Knows no other kernel.
 
+use super::attend_units::Shares;
 use super::heads::{self, Heads};
 use super::philox::{self, Fours};
 use super::template::render;
+use super::units::Units;
 use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, View, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::{AttentionAttrs, DType};
@@ -42,6 +45,8 @@ pub struct AttentionGradKey {
     pub columns: usize,
     /// Whose gradients.
     pub side: Side,
+    /// How subgroups share the pairs of queries and keys where matrix units make the products.
+    pub units: Option<Shares>,
     /// `None` is the direct kernel.
     pub tiles: Option<Tiles>,
     /// Rows of an invocation of the direct kernel.
@@ -61,6 +66,15 @@ const DIRECT: usize = 8;
 
 /// Blocks of (own, other) rows, the preferred first.
 const BLOCKS: [(usize, usize); 7] = [(64, 32), (32, 64), (32, 32), (16, 64), (64, 16), (32, 16), (16, 16)];
+
+/// (Subgroups, rows of each, rows of the other side at once, staged, fetched ahead) on matrix units, the preferred first:
+/// f16 numbers as they are.
+const FORMS: [(usize, usize, usize, usize, bool); 3] =
+    [(4, 16, 16, 16, false), (2, 16, 16, 16, false), (1, 16, 16, 16, false)];
+
+/// The same for numbers that are split in two.
+const SPLIT_FORMS: [(usize, usize, usize, usize, bool); 3] =
+    [(6, 16, 16, 16, false), (4, 16, 16, 16, false), (2, 16, 16, 16, false)];
 
 impl Tiles {
     /// Groups of four rows: own, other.
@@ -130,7 +144,11 @@ impl Tiles {
 impl AttentionGradKey {
     /// The file stem.
     pub fn name(&self) -> &'static str {
-        if self.tiles.is_none() { "attention_grad_direct" } else { "attention_grad" }
+        match (self.units, self.tiles) {
+            (Some(_), _) => "attention_grad_units",
+            (None, Some(_)) => "attention_grad",
+            (None, None) => "attention_grad_direct",
+        }
     }
 
     /// The kernel as WGSL.
@@ -153,6 +171,7 @@ impl AttentionGradKey {
                 columns => self.columns, threads => self.workgroup_size(), own => tiles.own, other => tiles.other,
                 chunk => tiles.chunk, tx, ty, nc => tiles.results(self.columns), rows => tiles.rows(self.columns),
                 tile => tiles.tile(self.columns),
+                ..self.units.map_or_else(|| context! {}, |s| s.context(self.columns))
             },
         )
     }
@@ -166,7 +185,10 @@ impl AttentionGradKey {
 
     /// Rows that a workgroup has.
     fn own_rows(&self) -> usize {
-        self.tiles.map_or(DIRECT * self.own, |t| t.own)
+        match self.units {
+            Some(shares) => shares.own(),
+            None => self.tiles.map_or(DIRECT * self.own, |t| t.own),
+        }
     }
 
     /// q, k, v, mask if any, dout, statistics, results.
@@ -190,12 +212,18 @@ impl AttentionGradKey {
 
     /// Bytes of workgroup memory.
     pub fn workgroup_bytes(&self) -> usize {
-        self.tiles.map_or(0, |t| t.bytes(self.columns))
+        match self.units {
+            Some(shares) => shares.grad_bytes(self.columns, self.side == Side::Keys),
+            None => self.tiles.map_or(0, |t| t.bytes(self.columns)),
+        }
     }
 
     /// Invocations in a workgroup.
     pub fn workgroup_size(&self) -> u32 {
-        self.tiles.map_or(DIRECT, Tiles::invocations) as u32
+        match self.units {
+            Some(shares) => shares.invocations() as u32,
+            None => self.tiles.map_or(DIRECT, Tiles::invocations) as u32,
+        }
     }
 }
 
@@ -216,6 +244,8 @@ pub struct AttentionGrad<'a> {
     pub dout: &'a View,
     /// Stretched to (B, H, Sq, Sk).
     pub mask: Option<&'a View>,
+    /// Made by matrix units where a form for them is good; in multiply-adds without.
+    pub units: Option<Units>,
 }
 
 impl AttentionGrad<'_> {
@@ -237,12 +267,17 @@ impl AttentionGrad<'_> {
         };
         let vec = heads::vectors(d, &[self.q, self.k, self.v, self.dout, &result]);
         let columns = d.div_ceil(4);
+        let units = self.units.and_then(|units| {
+            let forms = if units.split { &SPLIT_FORMS[..] } else { &FORMS[..] };
+            Shares::choose(units, forms, [columns, own], caps, |s| s.grad_bytes(columns, side == Side::Keys))
+        });
         let key = AttentionGradKey {
             dtype: self.dtype,
             vec,
             columns,
             side,
-            tiles: Tiles::choose(columns, own, other, caps),
+            units,
+            tiles: if units.is_some() { None } else { Tiles::choose(columns, own, other, caps) },
             own: heads::direct_rows(columns, own),
             causal: self.attrs.causal,
             mask: self.attrs.mask,
@@ -293,7 +328,7 @@ impl AttentionGrad<'_> {
 #[cfg(test)]
 pub(super) fn catalogue() -> Vec<KernelKey> {
     let tiles = |own, other, chunk| Some(Tiles { own, other, chunk });
-    let forms = [
+    let tiled = [
         (None, 2),
         (None, 9),
         (tiles(32, 64, 4), 16),
@@ -302,19 +337,25 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
         (tiles(64, 16, 3), 3),
         (tiles(16, 16, 4), 5),
     ];
+    let forms = tiled.map(|(tiles, columns)| (tiles, columns, None)).into_iter();
+    let on_units = super::attend_units::catalogue(&[&FORMS, &SPLIT_FORMS], |s, columns| s.grad_bytes(columns, true));
+    let forms = forms.chain(on_units.map(|(s, columns)| (None, columns, Some(s))));
     let mut keys = Vec::new();
-    for ((tiles, columns), side) in forms.into_iter().flat_map(|f| [(f, Side::Keys), (f, Side::Queries)]) {
-        for (flags, dropout) in (0..8).map(|f| (f, None)).chain([
+    for (i, ((tiles, columns, units), side)) in forms.flat_map(|f| [(f, Side::Keys), (f, Side::Queries)]).enumerate() {
+        let all = (0..8).map(|f| (f, None)).chain([
             (0, Some(Fours::Whole)),
             (1, Some(Fours::Across)),
             (7, Some(Fours::Whole)),
             (6, Some(Fours::Across)),
-        ]) {
+        ]);
+        // a few for each way to share
+        for (flags, dropout) in all.filter(|(f, _)| units.is_none() || f % 4 == i / 2 % 4) {
             let on = |bit: usize| flags >> bit & 1 == 1;
-            let (dtype, vec) = if on(0) { (DType::F16, true) } else { (DType::F32, columns % 2 == 0) };
+            let f16 = on(0) && !units.is_some_and(|s| s.units.split);
+            let (dtype, vec) = if f16 { (DType::F16, true) } else { (DType::F32, columns % 2 == 0) };
             let (causal, mask, lengths) = (on(0), on(1), on(2));
             let own = if columns == 2 && !on(1) { 4 } else { 1 };
-            let key = AttentionGradKey { dtype, vec, columns, side, tiles, own, causal, mask, lengths, dropout };
+            let key = AttentionGradKey { dtype, vec, columns, side, units, tiles, own, causal, mask, lengths, dropout };
             keys.push(KernelKey::AttentionGrad(key));
         }
     }

@@ -6,6 +6,7 @@
 //! from binding 1 on in the order of [`KernelKey::bindings`]. Each kernel is one Rust module and one .wgsl of the same stem.
 
 pub mod adam;
+pub mod attend_units;
 pub mod attention;
 pub mod attention_grad;
 pub mod attention_stats;
@@ -15,6 +16,7 @@ pub mod cross_entropy_grad;
 pub mod dropout;
 pub mod elementwise;
 mod error;
+pub mod exponents;
 pub mod fill;
 pub mod gather;
 mod heads;
@@ -33,13 +35,14 @@ pub mod sum_parts;
 mod template;
 #[cfg(test)]
 mod tests;
+pub mod units;
 mod view;
 
 pub use error::KernelError;
 pub use philox::Fours;
 pub use split::split_rows;
 
-use crate::caps::DeviceCaps;
+use crate::caps::{DeviceCaps, MatrixUnits};
 use crate::graph::DType;
 use std::fmt;
 
@@ -71,11 +74,13 @@ pub enum KernelKey {
     Dropout(dropout::DropoutKey),
     /// elementwise.wgsl
     Elementwise(elementwise::ElementwiseKey),
+    /// exponents.wgsl
+    Exponents(exponents::ExponentsKey),
     /// fill.wgsl
     Fill(fill::FillKey),
     /// gather.wgsl
     Gather(gather::GatherKey),
-    /// matmul.wgsl or matmul_direct.wgsl
+    /// matmul.wgsl, matmul_direct.wgsl or matmul_units.wgsl
     Matmul(matmul::MatmulKey),
     /// norm.wgsl
     Norm(norm::NormKey),
@@ -109,6 +114,7 @@ impl KernelKey {
             KernelKey::CrossEntropyGrad(_) => cross_entropy_grad::NAME,
             KernelKey::Dropout(_) => dropout::NAME,
             KernelKey::Elementwise(_) => elementwise::NAME,
+            KernelKey::Exponents(_) => exponents::NAME,
             KernelKey::Fill(_) => fill::NAME,
             KernelKey::Gather(_) => gather::NAME,
             KernelKey::Matmul(key) => key.name(),
@@ -135,6 +141,7 @@ impl KernelKey {
             KernelKey::CrossEntropyGrad(key) => key.source(params),
             KernelKey::Dropout(key) => key.source(params),
             KernelKey::Elementwise(key) => key.source(params),
+            KernelKey::Exponents(key) => key.source(params),
             KernelKey::Fill(key) => key.source(params),
             KernelKey::Gather(key) => key.source(params),
             KernelKey::Matmul(key) => key.source(params),
@@ -161,6 +168,7 @@ impl KernelKey {
             KernelKey::CrossEntropyGrad(key) => key.bindings(),
             KernelKey::Dropout(key) => key.bindings(),
             KernelKey::Elementwise(key) => key.bindings(),
+            KernelKey::Exponents(key) => key.bindings(),
             KernelKey::Fill(key) => key.bindings(),
             KernelKey::Gather(key) => key.bindings(),
             KernelKey::Matmul(key) => key.bindings(),
@@ -188,6 +196,7 @@ impl KernelKey {
             KernelKey::CrossEntropyGrad(_) => fixed(cross_entropy_grad::PARAMS),
             KernelKey::Dropout(key) => key.params(),
             KernelKey::Elementwise(key) => key.params(),
+            KernelKey::Exponents(key) => key.params(),
             KernelKey::Fill(_) => fixed(fill::PARAMS),
             KernelKey::Gather(_) => fixed(gather::PARAMS),
             KernelKey::Matmul(key) => key.params(),
@@ -226,6 +235,7 @@ impl KernelKey {
             | KernelKey::CrossEntropyGrad(_)
             | KernelKey::Dropout(_)
             | KernelKey::Elementwise(_)
+            | KernelKey::Exponents(_)
             | KernelKey::Fill(_)
             | KernelKey::Gather(_)
             | KernelKey::Norm(_)
@@ -240,6 +250,16 @@ impl KernelKey {
         }
     }
 
+    /// The matrix units that it is written for.
+    pub fn units(&self) -> Option<MatrixUnits> {
+        match self {
+            KernelKey::Attention(key) => key.units.map(|s| s.units.units),
+            KernelKey::AttentionGrad(key) => key.units.map(|s| s.units.units),
+            KernelKey::Matmul(key) => key.units.map(|u| u.units),
+            _ => None,
+        }
+    }
+
     /// Invocations of a workgroup.
     pub fn workgroup_size(&self) -> u32 {
         match self {
@@ -251,6 +271,7 @@ impl KernelKey {
             KernelKey::CrossEntropyGrad(key) => key.size,
             KernelKey::Dropout(key) => key.size,
             KernelKey::Elementwise(key) => key.workgroup_size(),
+            KernelKey::Exponents(_) => exponents::SIZE,
             KernelKey::Fill(key) => key.size,
             KernelKey::Gather(key) => key.size,
             KernelKey::Matmul(key) => key.workgroup_size(),
@@ -329,7 +350,7 @@ impl<T> Launch<T> {
 }
 
 /// A strided look at a dense tensor, in elements.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct View {
     /// First element.
     pub offset: usize,

@@ -20,25 +20,31 @@ const TEMPLATES: &[(&str, &str)] = templates![
     "shared/attend.wgsl",
     "shared/attend_grad.wgsl",
     "shared/chain.wgsl",
+    "shared/halves.wgsl",
     "shared/heads.wgsl",
     "shared/integer.wgsl",
     "shared/keys.wgsl",
     "shared/philox.wgsl",
     "shared/product.wgsl",
+    "shared/units.wgsl",
     "adam.wgsl",
     "attention.wgsl",
     "attention_direct.wgsl",
+    "attention_units.wgsl",
     "attention_grad.wgsl",
     "attention_grad_direct.wgsl",
+    "attention_grad_units.wgsl",
     "attention_stats.wgsl",
     "cross_entropy.wgsl",
     "cross_entropy_grad.wgsl",
     "dropout.wgsl",
     "elementwise.wgsl",
+    "exponents.wgsl",
     "fill.wgsl",
     "gather.wgsl",
     "matmul.wgsl",
     "matmul_direct.wgsl",
+    "matmul_units.wgsl",
     "norm.wgsl",
     "norm_grad.wgsl",
     "norm_param_grad.wgsl",
@@ -66,4 +72,10 @@ pub fn render(name: &str, params: ParamSpace, values: Value) -> String {
     let values = context! { immediate => params == ParamSpace::Immediate, ..values };
     let template = ENVIRONMENT.get_template(&format!("{name}.wgsl")).expect("every kernel's is in the list");
     template.render(values).unwrap_or_else(|e| panic!("template {name}.wgsl does not render: {e:#}"))
+}
+
+/// Renders a text that imports templates, for tests of what they share.
+#[cfg(test)]
+pub fn render_text(text: &str, values: Value) -> String {
+    ENVIRONMENT.render_str(text, values).unwrap_or_else(|e| panic!("the text does not render: {e:#}\n{text}"))
 }

@@ -4,9 +4,10 @@
 use super::selector::{Fault, Selector};
 use super::{Located, TensorKind};
 use crate::graph::{Chain, DType, NodeId, Shape, ValueId};
-use crate::kernel::matmul::Matmul;
+use crate::kernel::matmul::{Matmul, OnUnits};
 use crate::kernel::reduce::{self, ReduceKind};
 use crate::kernel::sum_parts::{self, Sums};
+use crate::kernel::units::Exponents;
 use crate::kernel::{KernelError, View, fill};
 
 impl Selector<'_> {
@@ -67,6 +68,13 @@ impl Selector<'_> {
         let a = dy.view.permute(&[1, 0]);
         let (n, m, k) = (a.dims[0], a.dims[1], x.view.dims[1]);
         let identity = Chain::identity();
+        let turned = Located { view: a.clone(), ..dy.clone() };
+        let operands = [(node.inputs[1], &turned), (node.inputs[0], x)];
+        let on_units = self.on_units(id, operands, [n, k, m], 3 + usize::from(db.is_some()), db.is_some())?;
+        let exponents = on_units.as_ref().and_then(|u| u.exponents.as_ref());
+        let units = on_units
+            .as_ref()
+            .map(|u| OnUnits { units: u.units, exponents: exponents.map(|[ea, eb]| [&ea.found, &eb.found]) });
         let whole = Matmul {
             dtype: dy.dtype,
             out: dw.dtype,
@@ -78,10 +86,12 @@ impl Selector<'_> {
             in_place: None,
             slice: Matmul::slice(&a, &x.view, dy.dtype, self.caps),
             sums: db.map(|db| &db.view),
+            units,
         };
         let Some(slice) = whole.slice else {
             let mut tensors = vec![dy.tensor, x.tensor, dw.tensor];
             tensors.extend(db.map(|db| db.tensor));
+            tensors.extend(exponents.iter().copied().flatten().map(|e| e.tensor));
             let launches = whole.launches(self.caps).map_err(as_inputs)?;
             return self.emit(id, "", launches, &tensors, None);
         };
@@ -91,8 +101,19 @@ impl Selector<'_> {
             let count = rows.len();
             let view = |dims: &[usize]| View::dense(&Shape::from(dims.to_vec()));
             let (c, sums) = (view(&[slices, count, k]), db.map(|_| view(&[slices, count])));
-            let parts =
-                Matmul { out: DType::F32, a: &a.slice(0, rows.start, count), c: &c, sums: sums.as_ref(), ..whole };
+            let first = exponents.map(|[ea, _]| {
+                let view = ea.found.view.slice(0, rows.start, count);
+                Exponents { view, ..ea.found.clone() }
+            });
+            let exponents_of = first.as_ref().zip(exponents).map(|(ea, [_, eb])| [ea, &eb.found]);
+            let parts = Matmul {
+                out: DType::F32,
+                a: &a.slice(0, rows.start, count),
+                c: &c,
+                sums: sums.as_ref(),
+                units: units.map(|u| OnUnits { exponents: exponents_of, ..u }),
+                ..whole
+            };
             let launches = parts.launches(self.caps).map_err(as_inputs)?;
             let mut tensors = vec![self.raw_tensor(node, (bytes * count * k) as u64, TensorKind::Temp)?, dw.tensor];
             if let Some(db) = db {
@@ -100,6 +121,7 @@ impl Selector<'_> {
             }
             let mut made = vec![dy.tensor, x.tensor, tensors[0]];
             made.extend(tensors.get(2));
+            made.extend(exponents.iter().copied().flatten().map(|e| e.tensor));
             self.emit(id, "", launches, &made, None)?;
             let y = Sums { first: rows.start * k, count: count * k };
             let z = db.map(|_| Sums { first: rows.start, count });

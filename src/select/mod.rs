@@ -15,10 +15,11 @@ mod reads;
 mod selector;
 mod states;
 mod training;
+mod units;
 
 pub use error::SelectError;
 
-use crate::graph::{DType, IndexBound, NodeId, StorageId, TensorType};
+use crate::graph::{DType, IndexBound, NodeId, Report, StorageId, TensorType};
 use crate::kernel::{Launch, View};
 use std::fmt;
 use std::ops::Range;
@@ -60,6 +61,9 @@ pub struct Weight {
     pub storage: StorageId,
     /// Rows of the storage that become columns of a transposed (K, columns) tensor; `None` is the storage as it is.
     pub columns: Option<Range<usize>>,
+    /// The tensor holds not the elements but, for each of the columns, the largest biased exponent of its f32 elements, as
+    /// u32: what exponents.wgsl makes of operands that change from run to run.
+    pub exponents: bool,
 }
 
 /// A value that crosses the API.
@@ -107,6 +111,8 @@ pub struct Selected {
     pub states: Vec<Port>,
     /// What a run gives back.
     pub outputs: Vec<Port>,
+    /// What was not done as it was asked for.
+    pub report: Report,
 }
 
 /// Where a value is.

@@ -5,7 +5,7 @@ use super::selector::{Fault, Selector};
 use super::{Located, TensorId, TensorKind, Weight};
 use crate::graph::{Chain, DType, Node, NodeId, Op, StorageId, ValueId};
 use crate::kernel::elementwise::Elementwise;
-use crate::kernel::matmul::Matmul;
+use crate::kernel::matmul::{Matmul, OnUnits};
 use crate::kernel::{KernelError, View, fill};
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ impl Selector<'_> {
         let value = ValueId::from(id);
         if self.graph.is_state(id) {
             let tensor = self.state(id)?;
-            self.out.weights.push(Weight { tensor, storage, columns: None });
+            self.out.weights.push(Weight { tensor, storage, columns: None, exponents: false });
             return Ok(());
         }
         let is_weight = |op: &Op| {
@@ -37,7 +37,7 @@ impl Selector<'_> {
             && self.uses[id.0][0] == readers.len();
         if !linear_only {
             let tensor = self.tensor(node, ty, TensorKind::Weight)?;
-            self.out.weights.push(Weight { tensor, storage, columns: None });
+            self.out.weights.push(Weight { tensor, storage, columns: None, exponents: false });
             self.set(value, Located { tensor, view: View::dense(&ty.shape), dtype: ty.dtype, own: false });
             return Ok(());
         }
@@ -46,7 +46,7 @@ impl Selector<'_> {
         let mut pieces = Vec::new();
         for columns in self.pieces(n, column) {
             let tensor = self.raw_tensor(node, column * columns.len() as u64, TensorKind::Weight)?;
-            let weight = Weight { tensor, storage, columns: Some(columns) };
+            let weight = Weight { tensor, storage, columns: Some(columns), exponents: false };
             self.out.weights.push(weight.clone());
             pieces.push(weight);
         }
@@ -121,16 +121,24 @@ impl Selector<'_> {
             }
         };
         let last = c.dims.len() - 1;
+        let bindings = 3 + extras.len() - usize::from(in_place.is_some());
         for (mut b, columns) in pieces {
             let cut = |view: &View| view.slice(last, columns.start, columns.len());
             let c = cut(&c);
             let mut parts: Vec<(TensorId, DType, View)> =
                 located.iter().map(|l| (l.tensor, l.dtype, cut(&with_row(l.view.broadcast(dims))))).collect();
             let mut copied = false;
+            let lead = c.dims[..c.dims.len() - 2].to_vec();
+            let sizes = [c.dims[c.dims.len() - 2], columns.len(), k];
+            let operands = [(node.inputs[0], &a), (node.inputs[1], &b)];
+            let on_units = self.on_units(id, operands, sizes, bindings, false)?;
+            let exponents = on_units
+                .as_ref()
+                .and_then(|u| u.exponents.as_ref())
+                .map(|[ea, eb]| [ea.stretched(&c.dims[..last]), eb.stretched(&[&lead[..], &[columns.len()]].concat())]);
             let launches = loop {
-                let lead = c.dims[..c.dims.len() - 2].to_vec();
                 let av = stretch_a(&a.view, &c.dims);
-                let bv = b.view.broadcast(&[lead, b.view.dims[b.view.dims.len() - 2..].to_vec()].concat());
+                let bv = b.view.broadcast(&[&lead[..], &b.view.dims[b.view.dims.len() - 2..]].concat());
                 let views: Vec<(DType, View)> = parts.iter().map(|(_, d, v)| (*d, v.clone())).collect();
                 let matmul = Matmul {
                     dtype: a.dtype,
@@ -143,6 +151,10 @@ impl Selector<'_> {
                     in_place,
                     slice: None,
                     sums: None,
+                    units: on_units.as_ref().map(|u| OnUnits {
+                        units: u.units,
+                        exponents: exponents.as_ref().map(|[ea, eb]| [&ea.found, &eb.found]),
+                    }),
                 };
                 match matmul.launches(self.caps) {
                     Err(KernelError::Layout { operand: 0 }) => a = self.copy(id, &a)?,
@@ -161,6 +173,7 @@ impl Selector<'_> {
             let mut tensors = vec![a.tensor, b.tensor];
             tensors.extend(parts.iter().map(|p| p.0));
             tensors.push(out.tensor);
+            tensors.extend(exponents.iter().flatten().map(|e| e.tensor));
             self.emit(id, "", launches, &tensors, in_place.map(|i| located[i].tensor))?;
         }
         Ok(())
@@ -200,7 +213,7 @@ fn stretch_a(a: &View, c: &[usize]) -> View {
     a.broadcast(&target)
 }
 
-fn swap_last(view: &View) -> View {
+pub(super) fn swap_last(view: &View) -> View {
     let rank = view.dims.len();
     let mut perm: Vec<usize> = (0..rank).collect();
     perm.swap(rank - 2, rank - 1);

@@ -1,8 +1,9 @@
 //! In: a graph; out: [`Selected`]: the walk over its nodes and the match of ops to kernels.
 
 use super::reads::Reads;
+use super::units::FoundExponents;
 use super::{Located, Port, SelectError, Selected, Step, TensorId, TensorKind, TensorSpec, Weight};
-use crate::caps::DeviceCaps;
+use crate::caps::{DeviceCaps, MatmulPrecision};
 use crate::graph::{
     Chain, DType, Disposition, Extreme, Graph, IndexBound, Node, NodeId, Op, Output, Reduction, Ref, Shape, StateUses,
     StorageId, TensorType, ValueId,
@@ -14,10 +15,11 @@ use crate::kernel::{KernelError, Launch, View, fill, gather, norm, reduce, softm
 use std::collections::{HashMap, HashSet};
 
 /// Chooses kernels for a verified graph.
-pub fn select(graph: &Graph, caps: &DeviceCaps) -> Result<Selected, SelectError> {
+pub fn select(graph: &Graph, caps: &DeviceCaps, precision: MatmulPrecision) -> Result<Selected, SelectError> {
     let mut s = Selector {
         graph,
         caps,
+        precision,
         out: Selected::default(),
         at: HashMap::new(),
         dense: HashMap::new(),
@@ -25,11 +27,14 @@ pub fn select(graph: &Graph, caps: &DeviceCaps) -> Result<Selected, SelectError>
         consumers: graph.consumers(),
         bounds: graph.index_bounds(),
         transposed: HashMap::new(),
+        exponents: HashMap::new(),
+        weights_exponents: HashMap::new(),
         reads: Reads::of(graph),
         states: StateUses::of(graph),
         in_place: HashMap::new(),
         placed: HashSet::new(),
     };
+    s.report_units();
     for (id, node) in graph.nodes() {
         s.check(node)?;
         s.node(id, node).map_err(|e| s.name_tensor(node, e))?;
@@ -42,6 +47,7 @@ pub fn select(graph: &Graph, caps: &DeviceCaps) -> Result<Selected, SelectError>
 pub(super) struct Selector<'a> {
     pub graph: &'a Graph,
     pub caps: &'a DeviceCaps,
+    pub precision: MatmulPrecision,
     pub out: Selected,
     pub at: HashMap<ValueId, Located>,
     dense: HashMap<ValueId, Located>,
@@ -51,6 +57,10 @@ pub(super) struct Selector<'a> {
     bounds: Vec<(NodeId, IndexBound)>,
     /// Weights stored transposed: their tensors in order of columns.
     pub transposed: HashMap<StorageId, Vec<Weight>>,
+    /// The exponents of the rows of looks at values.
+    pub exponents: HashMap<(ValueId, View), FoundExponents>,
+    /// Those of the columns of weights stored transposed.
+    pub weights_exponents: HashMap<TensorId, TensorId>,
     /// Who reads values last.
     pub reads: Reads,
     /// Who reads states, and who makes their new values.

@@ -41,6 +41,7 @@ impl Program {
                 mode: self.mode.to_string(),
                 lift: fused && self.options.lift,
                 fuse: fused && self.options.fuse,
+                precision: self.options.precision.to_string(),
                 alias: self.options.alias,
                 checked: self.options.checked,
                 dispatches_per_submit: self.split.map(|n| n as u64),

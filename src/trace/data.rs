@@ -72,6 +72,9 @@ pub struct Options {
     pub lift: bool,
     /// Whether ops were fused.
     pub fuse: bool,
+    /// The precision of products that was asked for: highest, high or medium.
+    #[serde(default)]
+    pub precision: String,
     /// Whether temporaries share memory.
     pub alias: bool,
     /// Whether run-time checks were compiled into kernels.

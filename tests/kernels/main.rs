@@ -5,12 +5,14 @@ mod common;
 
 mod attention;
 mod attention_grad;
+mod attention_units;
 mod dropout;
 mod elementwise;
 mod gradients;
 mod linear_grad;
 mod losses;
 mod matmul;
+mod matmul_units;
 mod memory;
 mod movement;
 mod optimiser;

@@ -109,6 +109,7 @@ fn make(rows: &[Row], mode: &str, becomes: impl Fn(usize) -> Option<usize>, find
             mode: mode.into(),
             lift: !split,
             fuse: !split,
+            precision: "highest".into(),
             alias: true,
             checked: false,
             dispatches_per_submit: split.then_some(1),

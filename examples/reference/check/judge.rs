@@ -2,6 +2,7 @@
 
 use super::golden::{Golden, key};
 use super::run::{Measured, Value};
+use kiln::MatmulPrecision;
 use kiln::graph::DType;
 use kiln::model::ModelConfig;
 use kiln::tensor::Tensor;
@@ -9,14 +10,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt;
 
-/// Largest `‖out − ref‖ / ‖ref‖` of outputs.
-const OUTPUT: f64 = 1e-5;
-/// Largest `|loss − ref| / |ref|`.
-const LOSS: f64 = 1e-6;
-/// Largest `‖gradient − ref‖ / ‖ref‖` of any parameter.
-const GRADIENT: f64 = 1e-4;
-/// Largest `‖parameter − ref‖ / ‖ref − start‖` of any parameter after ten steps; no step at all is off by 1.
-const PARAMETER: f64 = 1e-3;
+/// The largest errors that pass.
+struct Tolerances {
+    /// `‖out − ref‖ / ‖ref‖` of outputs.
+    output: f64,
+    /// `|loss − ref| / |ref|`.
+    loss: f64,
+    /// `‖gradient − ref‖ / ‖ref‖` of any parameter.
+    gradient: f64,
+    /// `‖parameter − ref‖ / ‖ref − start‖` of any parameter after ten steps; no step at all is off by 1.
+    parameter: f64,
+}
+
+/// Highest and high are held to the same: high is as exact as f32. Medium rounds to 11 bits, and Adam makes of a gradient
+/// whose sign that turns a step in the other direction.
+fn tolerances(precision: MatmulPrecision) -> Tolerances {
+    match precision {
+        MatmulPrecision::Highest | MatmulPrecision::High => {
+            Tolerances { output: 1e-5, loss: 1e-6, gradient: 1e-4, parameter: 1e-3 }
+        }
+        MatmulPrecision::Medium => Tolerances { output: 5e-3, loss: 1e-3, gradient: 3e-2, parameter: 0.2 },
+    }
+}
 
 /// What came of a comparison.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,29 +81,34 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What was compared, and what came of it.
-pub fn judge(golden: &Golden, measured: &Measured) -> Result<(String, Verdict), Box<dyn Error>> {
+/// What was compared, and what came of it at a precision of products.
+pub fn judge(
+    golden: &Golden,
+    measured: &Measured,
+    precision: MatmulPrecision,
+) -> Result<(String, Verdict), Box<dyn Error>> {
+    let most = tolerances(precision);
     Ok(match &measured.value {
         Value::Output(output) => {
             let error = relative_error(output, &golden.tensor("output", DType::F32)?, None);
-            ("output".into(), Verdict::Error { error, tolerance: OUTPUT })
+            ("output".into(), Verdict::Error { error, tolerance: most.output })
         }
         Value::Loss(loss, value) => {
             let field = format!("loss_{}", key(*loss));
             let error = furthest(&[*value], &golden.numbers(&field)?);
-            (field, Verdict::Error { error, tolerance: LOSS })
+            (field, Verdict::Error { error, tolerance: most.loss })
         }
         Value::Gradients(loss, gradients) => {
             let field = format!("grad_{}", key(*loss));
-            let verdict = worst(golden, &format!("{field}."), gradients, false, GRADIENT)?;
+            let verdict = worst(golden, &format!("{field}."), gradients, false, most.gradient)?;
             (field, verdict)
         }
         Value::Losses(loss, losses) => {
             let field = format!("adam10_losses_{}", key(*loss));
             let error = furthest(losses, &golden.numbers(&field)?);
-            (field, Verdict::Error { error, tolerance: LOSS })
+            (field, Verdict::Error { error, tolerance: most.loss })
         }
-        Value::Parameters(parameters) => ("adam10".into(), worst(golden, "adam10.", parameters, true, PARAMETER)?),
+        Value::Parameters(parameters) => ("adam10".into(), worst(golden, "adam10.", parameters, true, most.parameter)?),
         Value::Text { prompt, text } => {
             let ModelConfig::Gptlite(file) = &golden.model else { return Err("a text of no gptlite".into()) };
             let greedy = file.greedy.get(prompt).ok_or_else(|| format!("no text for {prompt:?}"))?;

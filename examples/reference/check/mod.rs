@@ -33,7 +33,7 @@ pub struct Row {
 pub fn check(session: &Session, config: &Path, what: &Selection) -> Result<Vec<Row>, Box<dyn Error>> {
     let golden = Golden::open(config)?;
     let row = |measured| {
-        let (quantity, verdict) = judge(&golden, &measured)?;
+        let (quantity, verdict) = judge(&golden, &measured, what.options.precision)?;
         Ok(Row { name: golden.name.clone(), mode: measured.mode, cost: measured.cost, quantity, verdict })
     };
     run(session, &golden, what)?.into_iter().map(row).collect()

@@ -2,13 +2,25 @@
 //! how each operand is read. Knows no kernel's text.
 
 use super::tile::{self, direct_tile, tile};
+use super::units_tile::{self, Needs};
 use super::{Columns, MatmulKey, Side};
 use crate::caps::DeviceCaps;
 use crate::graph::{Chain, DType};
+use crate::kernel::units::{Exponents, Units};
 use crate::kernel::view::{coalesce, window};
 use crate::kernel::{Estimate, KernelError, KernelKey, Launch, View};
 
-/// C = epilogue(A · B), and the sums of A's rows. Operands: A, B, the epilogue's further inputs, C, the sums.
+/// That a product goes to matrix units.
+#[derive(Clone, Copy, Debug)]
+pub struct OnUnits<'a> {
+    /// The units.
+    pub units: Units,
+    /// Of f32 operands: the exponents of A's rows and of B's columns.
+    pub exponents: Option<[&'a Exponents; 2]>,
+}
+
+/// C = epilogue(A · B), and the sums of A's rows. Operands: A, B, the epilogue's further inputs, C, the sums, then on matrix
+/// units the exponents of A and of B.
 pub struct Matmul<'a> {
     /// Stored type of A and B.
     pub dtype: DType,
@@ -30,6 +42,8 @@ pub struct Matmul<'a> {
     pub slice: Option<usize>,
     /// Takes the sum of each of A's rows over K: C's dimensions but N, dense.
     pub sums: Option<&'a View>,
+    /// Made by matrix units; in multiply-adds without, and where [`Matmul::takes_units`] says no.
+    pub units: Option<OnUnits<'a>>,
 }
 
 /// One product after merging: strides as lists over (batch…, M), then those along K and N. A slice of K is an entry of
@@ -45,6 +59,8 @@ struct Problem {
     n: usize,
     /// Of A, B, extras, C and, where they are wanted, the sums.
     operands: Vec<Strides>,
+    /// Of the exponents of A and B, on units that scale them.
+    exponents: Vec<Strides>,
 }
 
 #[derive(Clone)]
@@ -93,6 +109,15 @@ impl Matmul<'_> {
         Ok(launches)
     }
 
+    /// Whether matrix units make a product of (batch, M, K) and (batch, K, N), stored in this type, on a device: not where
+    /// it is so small that most of a matrix would be empty, or no tile fits.
+    pub fn takes_units([m, n, k]: [usize; 3], dtype: DType, units: Units, sums: bool, caps: &DeviceCaps) -> bool {
+        // the sides that take the most memory
+        let sides = [Side { along_k: true, vec: false }; 2];
+        let needs = Needs { sides, scaled: dtype == DType::F32, sums };
+        units_tile::tile([m, n, k, 1], needs, units, caps).is_some()
+    }
+
     /// How long slices of K should be where a (M, K) · (K, N) is best cut: no binding covers all of an operand whose
     /// rows follow each other along K, or the tiles are too few for the device's cores.
     pub fn slice(a: &View, b: &View, dtype: DType, caps: &DeviceCaps) -> Option<usize> {
@@ -127,6 +152,19 @@ impl Matmul<'_> {
         lists.extend(self.extras.iter().map(|(_, v)| &v.strides[..rank - 1]));
         lists.push(&self.c.strides[..rank - 1]);
         lists.extend(self.sums.map(|s| s.strides.as_slice()));
+        // of A's rows, whatever the column, and of B's columns, whatever the row
+        let exponents = self.units.and_then(|u| u.exponents);
+        let mut exponent_lead = Vec::new();
+        for (i, e) in exponents.iter().flatten().enumerate() {
+            let mut lead = e.view.strides.clone();
+            if i == 1 {
+                lead.pop();
+                lead.push(0);
+            }
+            lead.splice(0..0, self.slice.map(|_| 0));
+            exponent_lead.push(lead);
+        }
+        lists.extend(exponent_lead.iter().map(Vec::as_slice));
         let (mut lead, mut strides) = coalesce(&self.c.dims[..rank - 1], &lists);
         if strides[1].last() != Some(&0) {
             // a single row was merged away: the last dimension left is a batch
@@ -146,13 +184,20 @@ impl Matmul<'_> {
                 _ => (self.c.offset, 0, self.c.strides[rank - 1], self.out.size()),
             }
         };
+        let of_exponents = strides.split_off(strides.len() - exponent_lead.len());
         let operands = strides.into_iter().enumerate().map(|(i, lead)| {
             let (offset, k, n, size) = along(i);
             Strides { offset, lead, k, n, size }
         });
         let operands = operands.collect();
+        let of_exponents = of_exponents.into_iter().zip(exponents.iter().flatten()).enumerate();
+        let exponents = of_exponents.map(|(i, (lead, e))| {
+            let n = if i == 1 { e.view.strides.last().copied().unwrap_or(0) } else { 0 };
+            Strides { offset: e.view.offset, lead, k: 0, n, size: DType::U32.size() }
+        });
+        let exponents = exponents.collect();
         let tail = self.slice.map(|slice| k - (self.c.dims[0] - 1) * slice);
-        Problem { lead, k: self.slice.unwrap_or(k), tail, n, operands }
+        Problem { lead, k: self.slice.unwrap_or(k), tail, n, operands, exponents }
     }
 
     fn split(&self, q: &Problem, caps: &DeviceCaps, launches: &mut Vec<Launch<usize>>) -> Result<(), KernelError> {
@@ -186,7 +231,7 @@ impl Matmul<'_> {
             if dim == Some(0) && start == 0 {
                 part.tail = q.tail.map(|_| q.k);
             }
-            for o in &mut part.operands {
+            for o in part.operands.iter_mut().chain(&mut part.exponents) {
                 o.offset += start * dim.map_or(o.n, |d| o.lead[d]);
             }
             self.split(&part, caps, launches)?;
@@ -240,7 +285,14 @@ impl Matmul<'_> {
         let (a_side, b_side) = self.sides(q, sums, caps)?;
         let extras = self.columns(q)?;
         let out_vec = c.n == 1 && c.fours(q.n, c.row());
-        let tile = if caps.cpu { direct_tile(m, q.n) } else { tile(m, q.n, q.k, batch, caps) };
+        let needs = Needs { sides: [a_side, b_side], scaled: self.dtype == DType::F32, sums };
+        let on_units =
+            self.units.and_then(|u| Some((u, units_tile::tile([m, q.n, q.k, batch], needs, u.units, caps)?)));
+        let tile = match on_units {
+            Some((_, tile)) => tile,
+            None if caps.cpu => direct_tile(m, q.n),
+            None => tile(m, q.n, q.k, batch, caps),
+        };
         let (tiles_m, tiles_n) = (m.div_ceil(tile.m), q.n.div_ceil(tile.n));
         let whole_k = caps.cpu || q.inner_bits().is_multiple_of(tile.k);
         let (mut operands, mut firsts) = (Vec::new(), Vec::new());
@@ -259,6 +311,18 @@ impl Matmul<'_> {
                 operands.push(operand);
             }
             firsts.push(first);
+        }
+        let of_exponents = on_units.and_then(|(u, _)| u.exponents);
+        let mut exponent_params = Vec::new();
+        for (i, (e, o)) in of_exponents.iter().flatten().zip(&q.exponents).enumerate() {
+            let reach = o.lead.iter().zip(&q.lead).map(|(s, d)| s * (d - 1)).sum::<usize>();
+            let end = o.offset + reach + o.n * (q.n - 1) + (e.parts - 1) * e.part + 1;
+            let what = format!("the exponents of the {} operand", ["left", "right"][i]);
+            let at = c_at + 1 + usize::from(self.sums.is_some()) + i;
+            let (operand, first) = window("matmul", at, &what, o.offset, end, o.size, caps)?;
+            operands.push(operand);
+            exponent_params.extend([first, e.parts, e.part]);
+            exponent_params.extend_from_slice(&o.lead[..rows]);
         }
         let unit = |i: usize| {
             let vec = match i {
@@ -286,6 +350,7 @@ impl Matmul<'_> {
             params.extend([first / unit(i), o.row() / unit(i)]);
             params.extend((0..rows).map(|d| o.lead[d] / unit(i)));
         }
+        params.extend(exponent_params);
         let key = MatmulKey {
             dtype: self.dtype,
             out: self.out,
@@ -300,6 +365,7 @@ impl Matmul<'_> {
             in_place: self.in_place,
             sliced: q.tail.is_some(),
             sums,
+            units: on_units.map(|(u, _)| u.units),
         };
         let estimate = self.estimate(q);
         let params = params.into_iter().map(|p| p as u32).collect();

@@ -1,5 +1,6 @@
-//! In: two matrices, or batches of them, as views, and an epilogue; out: launches of `matmul.wgsl` or, on a CPU that
-//! acts as a GPU, `matmul_direct.wgsl`. Knows no other kernel.
+//! In: two matrices, or batches of them, as views, and an epilogue; out: launches of `matmul.wgsl`, of
+//! `matmul_units.wgsl` where matrix units make the product, or, on a CPU that acts as a GPU, `matmul_direct.wgsl`. Knows no
+//! other kernel.
 //!
 //! Here stands the key with its text; `launch` makes launches of a product, `tile` picks sizes.
 
@@ -7,11 +8,13 @@ mod launch;
 #[cfg(test)]
 mod tests;
 mod tile;
+mod units_tile;
 
-pub use launch::Matmul;
+pub use launch::{Matmul, OnUnits};
 
 use super::chain_wgsl::{Printer, is_condition, name};
 use super::template::render;
+use super::units::Units;
 use super::{Access, ParamSpace, wgsl_type};
 use crate::graph::{Chain, DType};
 use minijinja::{Value, context};
@@ -36,7 +39,7 @@ pub enum Columns {
     Four,
 }
 
-/// Sizes of a workgroup's tile and of an invocation's share.
+/// Sizes of a workgroup's tile and of an invocation's share, or on matrix units a subgroup's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tile {
     /// Rows of a tile.
@@ -45,9 +48,9 @@ pub struct Tile {
     pub n: usize,
     /// Depth of a stage in workgroup memory; 0 is the direct kernel.
     pub k: usize,
-    /// Rows of an invocation.
+    /// Rows of an invocation, or of a subgroup.
     pub tm: usize,
-    /// Columns of an invocation.
+    /// Columns of an invocation, or of a subgroup.
     pub tn: usize,
 }
 
@@ -80,12 +83,26 @@ pub struct MatmulKey {
     pub sliced: bool,
     /// The sum of each of A's rows is stored too; A lies along its rows then.
     pub sums: bool,
+    /// The matrix units that make the product.
+    pub units: Option<Units>,
 }
+
+/// Elements of K after which sums on matrix units, which cut off what a sum does not hold, are added up in f32.
+const FOLD: usize = 256;
 
 impl MatmulKey {
     /// The file stem.
     pub fn name(&self) -> &'static str {
-        if self.tile.k == 0 { "matmul_direct" } else { "matmul" }
+        match self.units {
+            Some(_) => "matmul_units",
+            None if self.tile.k == 0 => "matmul_direct",
+            None => "matmul",
+        }
+    }
+
+    /// Whether operands are scaled by the exponents of their rows and columns, which are bound too.
+    fn scaled(&self) -> bool {
+        self.units.is_some() && self.dtype == DType::F32
     }
 
     /// The kernel as WGSL.
@@ -96,14 +113,17 @@ impl MatmulKey {
         let extras: Vec<Value> = (0..self.extras.len()).map(|i| self.extra(i)).collect();
         let t = self.tile;
         let all = [self.dtype, self.out].into_iter().chain(self.extras.iter().map(|e| e.0));
+        let split = self.units.is_some_and(|u| u.split);
+        let f16 = self.units.is_some() || all.into_iter().any(|d| d == DType::F16) || self.epilogue.rounds_f16();
         render(
             self.name(),
             params,
             context! {
-                f16 => all.into_iter().any(|d| d == DType::F16) || self.epilogue.rounds_f16(),
+                f16, u => self.units.map(Units::context), split, scaled => self.scaled(), fold => if split { FOLD } else { 0 },
+                staged => if self.units.is_some() { wgsl_type(self.dtype) } else { "f32" },
                 a => side("a", self.a), b => side("b", self.b), extras, batch_rank => self.batch_rank,
                 guarded => !self.full, T => "vec4<f32>",
-                out_binding => self.bindings().len() - usize::from(self.sums),
+                out_binding => self.bindings().len() - usize::from(self.sums) - 2 * usize::from(self.scaled()),
                 sliced => self.sliced, sums => self.sums, k_end => if self.sliced { "s.k" } else { "p.k" },
                 out_storage => stored(self.out, self.out_vec), out_scalar => wgsl_type(self.out), out_vec => self.out_vec,
                 steps => printer.steps(&self.epilogue), result => name(self.epilogue.result()),
@@ -139,6 +159,7 @@ impl MatmulKey {
         let mut all = vec![Access::Read; 2 + self.extras.len() - usize::from(self.in_place.is_some())];
         all.push(Access::ReadWrite);
         all.extend(self.sums.then_some(Access::ReadWrite));
+        all.extend([Access::Read; 2].into_iter().filter(|_| self.scaled()));
         all
     }
 
@@ -156,18 +177,30 @@ impl MatmulKey {
             names.extend([format!("e{i}_offset"), format!("e{i}_row")]);
             names.extend((0..self.batch_rank).map(|d| format!("e{i}_batch{d}")));
         }
+        for side in ["a", "b"].into_iter().filter(|_| self.scaled()) {
+            names.extend(["offset", "parts", "part"].map(|n| format!("exp_{side}_{n}")));
+            names.extend((0..self.batch_rank).map(|d| format!("exp_{side}_batch{d}")));
+        }
         names
     }
 
     /// Bytes of workgroup memory.
     pub fn workgroup_bytes(&self) -> usize {
-        tile::stage_bytes(self.tile)
+        match self.units {
+            Some(units) => units_tile::bytes(self.tile, [self.a, self.b], units, self.scaled()),
+            None => tile::stage_bytes(self.tile),
+        }
     }
 
     /// Invocations in a workgroup.
     pub fn workgroup_size(&self) -> u32 {
         let t = self.tile;
-        if t.k == 0 { (t.n / t.tn) as u32 } else { (t.m / t.tm * (t.n / t.tn)) as u32 }
+        let shares = (t.m / t.tm * (t.n / t.tn)) as u32;
+        match self.units {
+            Some(units) => shares * units.units.lanes(),
+            None if t.k == 0 => (t.n / t.tn) as u32,
+            None => shares,
+        }
     }
 }
 
@@ -186,7 +219,9 @@ pub(super) fn catalogue() -> Vec<super::KernelKey> {
         Step::Select(Ref::Input(3), Ref::Step(5), Ref::Input(2)),
     ];
     let mut keys = Vec::new();
-    for tile in tile::all() {
+    // a pass over all flags that stands for every tile of the units
+    let tiles_for_units = Tile { m: 0, n: 0, k: 0, tm: 0, tn: 0 };
+    for tile in tile::all().chain([tiles_for_units]) {
         for flags in 0..40 {
             let on = |bit: usize| flags >> bit & 1 == 1;
             let (full, vec) = (on(0), on(1));
@@ -212,6 +247,7 @@ pub(super) fn catalogue() -> Vec<super::KernelKey> {
                 in_place: on(4).then_some(1),
                 sliced: false,
                 sums: false,
+                units: None,
             };
             // 0..32 are the plain forms; the rest sum A's rows, in one stage and in slices
             let gradient = MatmulKey {
@@ -224,7 +260,18 @@ pub(super) fn catalogue() -> Vec<super::KernelKey> {
                 sums: true,
                 ..key.clone()
             };
-            keys.push(super::KernelKey::Matmul(if on(5) { gradient } else { key }));
+            let key = if on(5) { gradient } else { key };
+            if tile != tiles_for_units {
+                keys.push(super::KernelKey::Matmul(key));
+                continue;
+            }
+            // each sees every fourth of the flags, for the time that it takes
+            for (i, (units, tile)) in units_tile::all().into_iter().enumerate() {
+                let fits = !key.sums || units_tile::sums_rows(tile, units);
+                if fits && (flags + i) % 4 == 0 && !(units.split && key.dtype == DType::F16) {
+                    keys.push(super::KernelKey::Matmul(MatmulKey { tile, units: Some(units), ..key.clone() }));
+                }
+            }
         }
     }
     keys

@@ -41,6 +41,7 @@ fn products_in_every_layout_cover_their_results_under_small_limits() {
                 in_place: None,
                 slice: None,
                 sums,
+                units: None,
             };
             let launches = product.launches(&caps).unwrap();
             check(&launches, &caps);
@@ -79,6 +80,7 @@ fn slices_of_a_product_cover_its_inner_dimension() {
                 in_place: None,
                 slice: Some(slice),
                 sums: Some(&sums),
+                units: None,
             };
             let launches = product.launches(&caps).unwrap();
             check(&launches, &caps);

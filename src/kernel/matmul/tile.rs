@@ -36,14 +36,14 @@ const SMALLEST: Tile = Tile { m: 16, n: 16, k: 8, tm: 4, tn: 4 };
 
 /// Cores of the device that the choice is made for: the adapter does not say how many it has, and a large one loses most
 /// by a wrong choice.
-const CORES: usize = 132;
+pub(super) const CORES: usize = 132;
 
 /// Invocations on a core that hide each other's waits for memory.
 const HIDING: usize = 512;
 
 /// How long a core takes for its tiles, in units of one tile at the full rate: as many at once as hide each other's
 /// waits, then the rest, which hide less.
-fn rounds(tiles: usize, threads: usize) -> f64 {
+pub(super) fn rounds(tiles: usize, threads: usize) -> f64 {
     let at_once = (HIDING / threads).max(1);
     let rest = tiles % at_once;
     let hidden = ((rest * threads) as f64 / HIDING as f64).sqrt();

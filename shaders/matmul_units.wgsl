@@ -1,0 +1,292 @@
+// C = epilogue(A · B) on matrix units of {{ u.side }} × {{ u.side }}, tile by tile through workgroup memory.
+//
+// A workgroup of {{ threads }} makes a tile of {{ bm }} × {{ bn }}; {{ u.lanes }} neighbouring invocations, a subgroup, make {{ tm }} × {{ tn }} of it and hold its
+// sums. Both operands lie in workgroup memory as they do in the buffers: rows along the dimension in which they are
+// contiguous, each with eight numbers of padding, so that rows side by side start in different banks; units load either
+// order. The next stage is fetched into registers while this one is used.
+{% if scaled %}
+//
+// Numbers in the buffers are f32. Each row of A and each column of B is scaled by a power of two that brings its largest
+// number to about 2^14, so that no f16 number overflows; the epilogue takes the powers back, half of both at a time,
+// so that nothing between overflows either. A row or column that holds no finite or no normal number is scaled by 1.
+{% endif %}
+{% if split %}
+// A number x is split into hi, its upper 11 bits, and lo = x − hi; the product is hi·hi + hi·lo + lo·hi. The units cut off
+// what a sum cannot hold instead of rounding it, so sums of {{ fold }} along k are added up in f32 beside them.
+{% endif %}
+{% if sliced %}
+// The inner dimension is cut into slices, each a batch entry with a result of its own; sum_parts.wgsl adds them up.
+{% endif %}
+{% if sums %}
+// Rows of A are summed on the way: an invocation always fetches the same four rows and adds up what it fetches. At the
+// end these sums are added in turn and stored, where the tile is of the first column.
+{% endif %}
+{% import "shared/units.wgsl" as unit %}
+{{ unit.enable(u) }}
+{% include "shared/product.wgsl" %}
+
+{# vec4s of a row of an operand's stage without and with padding, its rows, and the vec4s that an invocation fetches #}
+{% macro width(side, outer) %}{{ (bk if side.along_k else outer) // 4 }}{% endmacro %}
+{% macro stride(side, outer) %}{{ (bk if side.along_k else outer) // 4 + 2 }}{% endmacro %}
+{% macro rows(side, outer) %}{{ outer if side.along_k else bk }}{% endmacro %}
+{% macro fetches(outer) %}{{ (outer * bk // 4 + threads - 1) // threads }}{% endmacro %}
+{% for half in u.halves %}
+{{ unit.array("a_" ~ half, "f16", rows(a, bm)|int * stride(a, bm)|int, u) }}
+{{ unit.array("b_" ~ half, "f16", rows(b, bn)|int * stride(b, bn)|int, u) }}
+{% endfor %}
+{# a matrix of sums of each subgroup #}
+{% set fours = u.side * u.side // 4 %}
+{{ unit.array("sums_of", "f32", threads // u.lanes * fours, u) }}
+{% if scaled %}
+// Biased exponents of the scales of the tile's rows and columns.
+var<workgroup> powers_a: array<u32, {{ bm }}>;
+var<workgroup> powers_b: array<u32, {{ bn }}>;
+
+{% for name, limit in [["a", "p.m"], ["b", "p.n"]] %}
+fn power_{{ name }}(s: Bases, i: u32) -> u32 {
+    var largest = 0u;
+    for (var part = 0u; part < p.exp_{{ name }}_parts; part++) {
+        largest = max(largest, exp_{{ name }}[s.exp_{{ name }} + part * p.exp_{{ name }}_part + min(i, {{ limit }} - 1u)]);
+    }
+    return select(clamp(268u - largest, 1u, 253u), 127u, largest == 0u || largest == 255u);
+}
+{% endfor %}
+
+fn power_of_two(biased: u32) -> f32 {
+    return bitcast<f32>(biased << 23u);
+}
+{% endif %}
+
+{% set T = "vec4<" ~ staged ~ ">" %}
+{# whether an invocation's fetches are all of the same four neighbours of the outer dimension #}
+{% macro fixed(outer) %}{{ 1 if threads % (outer // 4) == 0 else 0 }}{% endmacro %}
+{% macro registers(side, outer) %}
+{% for i in range(fetches(outer)|int) %}
+    var r{{ side.name }}{{ i }}: {{ T }};
+{% endfor %}
+{% endmacro %}
+
+{% macro guard(i, outer) %}{% if (i + 1) * threads > outer * bk // 4 %}if lane + {{ i * threads }}u < {{ outer * bk // 4 }}u {% endif %}{% endmacro %}
+
+{% macro scales(side, outer) %}
+{% for i in range(fetches(outer)|int) %}
+{% if side.along_k %}
+    let scale_{{ side.name }}{{ i }} = power_of_two(powers_{{ side.name }}[min((lane + {{ i * threads }}u) / {{ bk // 4 }}u, {{ outer - 1 }}u)]);
+{% elif fixed(outer)|int == 0 or i == 0 %}
+    let o{{ side.name }}{{ i }} = (lane + {{ i * threads }}u) % {{ outer // 4 }}u * 4u;
+    let scale_{{ side.name }}{{ i }} = vec4<f32>(
+        power_of_two(powers_{{ side.name }}[o{{ side.name }}{{ i }}]),
+        power_of_two(powers_{{ side.name }}[o{{ side.name }}{{ i }} + 1u]),
+        power_of_two(powers_{{ side.name }}[o{{ side.name }}{{ i }} + 2u]),
+        power_of_two(powers_{{ side.name }}[o{{ side.name }}{{ i }} + 3u]),
+    );
+{% endif %}
+{% endfor %}
+{% endmacro %}
+
+{% macro fetch(side, outer, first, limit) %}
+{% for i in range(fetches(outer)|int) %}
+    {{ guard(i, outer) }}{
+        let id = lane + {{ i * threads }}u;
+{% if side.along_k %}
+        let o = {{ first }} + id / {{ bk // 4 }}u;
+        let at = s.{{ side.name }} + o * p.{{ side.name }}_stride;
+        let along = k0 + id % {{ bk // 4 }}u * 4u;
+{% set inside = "o < " ~ limit %}
+{% set end = k_end %}
+{% else %}
+        let k = k0 + id / {{ outer // 4 }}u;
+        let at = s.{{ side.name }} + k * p.{{ side.name }}_stride;
+        let along = {{ first }} + id % {{ outer // 4 }}u * 4u;
+{% set inside = "k < " ~ k_end %}
+{% set end = limit %}
+{% endif %}
+{% if guarded %}
+        r{{ side.name }}{{ i }} = {{ T }}(0.0);
+        if {{ inside }} {
+            r{{ side.name }}{{ i }} = read_{{ side.name }}(at, along, {{ end }});
+        }
+{% else %}
+        r{{ side.name }}{{ i }} = read_{{ side.name }}(at, along, {{ end }});
+{% endif %}
+    }
+{% endfor %}
+{% endmacro %}
+
+{% macro stage(side, outer) %}
+{% for i in range(fetches(outer)|int) %}
+        {{ guard(i, outer) }}{
+            let id = lane + {{ i * threads }}u;
+            let at = id / {{ width(side, outer) }}u * {{ stride(side, outer) }}u + id % {{ width(side, outer) }}u;
+{% if sums and side.name == "a" %}
+            row_sum += vec4<f32>(ra{{ i }});
+{% endif %}
+{% if scaled %}
+            let v = r{{ side.name }}{{ i }} * scale_{{ side.name }}{{ i if side.along_k or fixed(outer)|int == 0 else 0 }};
+{% else %}
+            let v = r{{ side.name }}{{ i }};
+{% endif %}
+{% if split %}
+            let hi = bitcast<vec4<f32>>(bitcast<vec4<u32>>(v) & vec4<u32>(0xffffe000u));
+            {{ unit.put(side.name ~ "_hi", "at", "vec4<f16>(hi)", u) }}
+            {{ unit.put(side.name ~ "_lo", "at", "vec4<f16>(v - hi)", u) }}
+{% else %}
+            {{ unit.put(side.name ~ "_hi", "at", "vec4<f16>(v)", u) }}
+{% endif %}
+        }
+{% endfor %}
+{% endmacro %}
+
+{# where a matrix starts in a stage: `along` of the outer dimension, an expression, `outer` more of it, and k #}
+{% macro place(side, size, along, outer, k) %}{% if side.along_k %}({{ along }} + {{ outer }}u) * {{ stride(side, size) }}u + {{ k // 4 }}u{% else %}({{ along }} + {{ outer }}u) / 4u + {{ k * stride(side, size)|int }}u{% endif %}{% endmacro %}
+
+@compute @workgroup_size({{ threads }})
+fn main(
+    @builtin(workgroup_id) wg: vec3<u32>,
+    @builtin(num_workgroups) n: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let group = group_index(wg, n);
+    // naga does not see that a return would be uniform
+    for (var go = group < p.groups; go; go = false) {
+    // bands of eight tile rows, column by column within a band: neighbouring workgroups share rows of A and columns of B
+    let tiles = p.tiles_m * p.tiles_n;
+    let tile = group % tiles;
+    let band = tile / (8u * p.tiles_n);
+    let band_rows = min(p.tiles_m - band * 8u, 8u);
+    let in_band = tile - band * 8u * p.tiles_n;
+    let row0 = (band * 8u + in_band % band_rows) * {{ bm }}u;
+    let col0 = in_band / band_rows * {{ bn }}u;
+    let s = bases(group / tiles);
+    // where the subgroup's share of the tile is
+    let share = lane / {{ u.lanes }}u;
+    let sub_row = share / {{ bn // tn }}u * {{ tm }}u;
+    let sub_col = share % {{ bn // tn }}u * {{ tn }}u;
+{{ registers(a, bm) }}
+{{ registers(b, bn) }}
+{% set down = tm // u.side %}
+{% set over = tn // u.side %}
+{% for i in range(down) %}
+{% for j in range(over) %}
+    var sum{{ i }}_{{ j }} = {{ unit.zero(u) }};
+{% endfor %}
+{% endfor %}
+{% if sums %}
+    var row_sum = vec4<f32>(0.0);
+{% endif %}
+    var k0 = 0u;
+{{ fetch(a, bm, "row0", "p.m") }}
+{{ fetch(b, bn, "col0", "p.n") }}
+{% if scaled %}
+    for (var i = lane; i < {{ bm }}u; i += {{ threads }}u) {
+        powers_a[i] = power_a(s, row0 + i);
+    }
+    for (var i = lane; i < {{ bn }}u; i += {{ threads }}u) {
+        powers_b[i] = power_b(s, col0 + i);
+    }
+    workgroupBarrier();
+{{ scales(a, bm) }}
+{{ scales(b, bn) }}
+{% endif %}
+    for (; k0 < {{ k_end }};) {
+{% if fold %}
+        let chunk_end = min(k0 + {{ fold }}u, {{ k_end }});
+{% for i in range(down) %}
+{% for j in range(over) %}
+        var part{{ i }}_{{ j }} = {{ unit.zero(u) }};
+{% endfor %}
+{% endfor %}
+        for (; k0 < chunk_end;) {
+{% endif %}
+{% set total = "part" if fold else "sum" %}
+{{ stage(a, bm) }}
+{{ stage(b, bn) }}
+        workgroupBarrier();
+        k0 += {{ bk }}u;
+        if k0 < {{ k_end }} {
+{{ fetch(a, bm, "row0", "p.m") }}
+{{ fetch(b, bn, "col0", "p.n") }}
+        }
+{% for k in range(0, bk, u.side) %}
+        {
+{% for i in range(down) %}
+{% for half in u.halves %}
+            {{ unit.load("a" ~ i ~ half, "A", "a_" ~ half, place(a, bm, "sub_row", i * u.side, k), stride(a, bm) ~ "u", a.along_k, u) }}
+{% endfor %}
+{% endfor %}
+{% for j in range(over) %}
+{% for half in u.halves %}
+            {{ unit.load("b" ~ j ~ half, "B", "b_" ~ half, place(b, bn, "sub_col", j * u.side, k), stride(b, bn) ~ "u", not b.along_k, u) }}
+{% endfor %}
+{% for left, right in [["lo", "hi"], ["hi", "lo"], ["hi", "hi"]] if split or left == right %}
+{% for i in range(down) %}
+            {{ unit.multiply_add(total ~ i ~ "_" ~ j, "a" ~ i ~ left, "b" ~ j ~ right, u) }}
+{% endfor %}
+{% endfor %}
+{% endfor %}
+        }
+{% endfor %}
+        workgroupBarrier();
+{% if fold %}
+        }
+{% for i in range(down) %}
+{% for j in range(over) %}
+        {{ unit.fold("sum" ~ i ~ "_" ~ j, "part" ~ i ~ "_" ~ j, u) }}
+{% endfor %}
+{% endfor %}
+{% endif %}
+    }
+    // through workgroup memory: only there can a lane reach its numbers
+    let first = share * {{ fours }}u;
+{% for i in range(down) %}
+{% for j in range(over) %}
+    {{ unit.store("sum" ~ i ~ "_" ~ j, "sums_of", "first", (u.side // 4) ~ "u", u) }}
+    workgroupBarrier();
+    for (var e = lane % {{ u.lanes }}u; e < {{ fours }}u; e += {{ u.lanes }}u) {
+        let r = sub_row + {{ i * u.side }}u + e / {{ u.side // 4 }}u;
+        let c = sub_col + {{ j * u.side }}u + e % {{ u.side // 4 }}u * 4u;
+{% if scaled %}
+        // the exponents of 1 / (scale of the row · scale of the column), in two halves
+        let power = vec4<i32>(254) - vec4<i32>(i32(powers_a[r]))
+            - vec4<i32>(vec4<u32>(powers_b[c], powers_b[c + 1u], powers_b[c + 2u], powers_b[c + 3u]));
+        let half = power >> vec4<u32>(1u);
+        let up = bitcast<vec4<f32>>((half + 127) << vec4<u32>(23u));
+        let rest = bitcast<vec4<f32>>((power - half + 127) << vec4<u32>(23u));
+        finish(s, row0 + r, col0 + c, {{ unit.read("sums_of", "f32", "first + e", u) }} * up * rest);
+{% else %}
+        finish(s, row0 + r, col0 + c, {{ unit.read("sums_of", "f32", "first + e", u) }});
+{% endif %}
+    }
+    workgroupBarrier();
+{% endfor %}
+{% endfor %}
+{% if sums %}
+{% set fetched = bm * bk // 4 %}
+{% set holders = threads if threads < fetched else fetched %}
+{# as many at once as the array holds #}
+{% set room = threads // u.lanes * fours %}
+    if col0 == 0u {
+        var all = vec4<f32>(0.0);
+{% for from in range(0, holders, room) %}
+        if lane >= {{ from }}u && lane < {{ from + room if from + room < holders else holders }}u {
+            {{ unit.put("sums_of", "lane - " ~ from ~ "u", "row_sum", u) }}
+        }
+        workgroupBarrier();
+        if lane < {{ bm // 4 }}u {
+{% for i in range(from, (from + room if from + room < holders else holders), bm // 4) %}
+            all += {{ unit.read("sums_of", "f32", "lane + " ~ (i - from) ~ "u", u) }};
+{% endfor %}
+        }
+        workgroupBarrier();
+{% endfor %}
+        if lane < {{ bm // 4 }}u {
+            let row = row0 + lane * 4u;
+            finish_sum(s, row, all.x);
+            finish_sum(s, row + 1u, all.y);
+            finish_sum(s, row + 2u, all.z);
+            finish_sum(s, row + 3u, all.w);
+        }
+    }
+{% endif %}
+    }
+}

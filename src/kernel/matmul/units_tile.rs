@@ -1,0 +1,109 @@
+//! In: sizes of a product and a device's matrix units and limits; out: the tile of a workgroup on the units. Knows no
+//! operand.
+
+use super::tile::{CORES, rounds};
+use super::{Side, Tile};
+use crate::caps::{DeviceCaps, MatrixUnits};
+use crate::kernel::units::Units;
+
+/// Rows, columns and depth of a tile, rows and columns of a subgroup's share, and the share of the best tile's rate that
+/// it reaches where enough of them are there, with operands split and not.
+const TILES: [(Tile, f64, f64); 5] = [
+    (Tile { m: 128, n: 128, k: 32, tm: 64, tn: 32 }, 1.0, 0.9),
+    (Tile { m: 128, n: 128, k: 32, tm: 64, tn: 64 }, 0.7, 1.0),
+    (Tile { m: 128, n: 64, k: 32, tm: 64, tn: 32 }, 0.9, 0.8),
+    (Tile { m: 64, n: 64, k: 32, tm: 32, tn: 32 }, 0.7, 0.6),
+    (Tile { m: 32, n: 64, k: 32, tm: 32, tn: 16 }, 0.5, 0.4),
+];
+
+/// For emulated units: several shares in a tile, several matrices in a share.
+const EMULATED: [Tile; 2] = [Tile { m: 32, n: 32, k: 16, tm: 16, tn: 8 }, Tile { m: 32, n: 64, k: 32, tm: 16, tn: 16 }];
+
+/// The least M, N and K that go to units: smaller ones would leave most of a matrix empty.
+const LEAST: usize = 16;
+
+/// What else a tile is chosen for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Needs {
+    /// How A and B are read.
+    pub sides: [Side; 2],
+    /// Their stored type is f32.
+    pub scaled: bool,
+    /// A's rows are summed.
+    pub sums: bool,
+}
+
+/// Bytes of workgroup memory: stages with eight numbers of padding a row, a matrix of sums for each subgroup, exponents.
+pub(super) fn bytes(tile: Tile, sides: [Side; 2], units: Units, scaled: bool) -> usize {
+    let stage = |side: Side, outer: usize| {
+        let (row, rows) = if side.along_k { (tile.k, outer) } else { (outer, tile.k) };
+        2 * (row + 8) * rows * if units.split { 2 } else { 1 }
+    };
+    let shares = tile.m / tile.tm * (tile.n / tile.tn);
+    let side = units.units.side() as usize;
+    stage(sides[0], tile.m)
+        + stage(sides[1], tile.n)
+        + shares * side * side * 4
+        + if scaled { 4 * (tile.m + tile.n) } else { 0 }
+}
+
+/// Whether an invocation fetches the same four rows of A in every stage, so that it can sum them up.
+pub(super) fn sums_rows(tile: Tile, units: Units) -> bool {
+    let threads = tile.m / tile.tm * (tile.n / tile.tn) * units.units.lanes() as usize;
+    threads.is_multiple_of(tile.m / 4)
+}
+
+/// The tile with the least predicted time; `None` where multiply-adds in f32 do as well or no tile fits.
+pub(super) fn tile([m, n, k, batch]: [usize; 4], needs: Needs, units: Units, caps: &DeviceCaps) -> Option<Tile> {
+    if m.min(n).min(k) < LEAST || caps.cpu {
+        return None;
+    }
+    predicted([m, n, k, batch], needs, units, caps).min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, tile)| tile)
+}
+
+/// The predicted time of one step along k on the busiest core of every tile that the device can run.
+fn predicted(
+    [m, n, _, batch]: [usize; 4],
+    needs: Needs,
+    units: Units,
+    caps: &DeviceCaps,
+) -> impl Iterator<Item = (f64, Tile)> {
+    let fits = move |t: Tile| {
+        let threads = t.m / t.tm * (t.n / t.tn) * units.units.lanes() as usize;
+        bytes(t, needs.sides, units, needs.scaled) <= caps.workgroup_bytes as usize
+            && threads <= caps.max_invocations as usize
+            && (!needs.sums || sums_rows(t, units))
+    };
+    let cost = move |(t, share): (Tile, f64)| {
+        let threads = t.m / t.tm * (t.n / t.tn) * units.units.lanes() as usize;
+        let tiles = (m.div_ceil(t.m) * n.div_ceil(t.n) * batch).div_ceil(CORES);
+        (rounds(tiles, threads) * (t.m * t.n) as f64 / share, t)
+    };
+    tiles(units).into_iter().filter(move |(t, _)| fits(*t)).map(cost)
+}
+
+/// The tiles of these units, with the share of the best rate that each reaches.
+fn tiles(units: Units) -> Vec<(Tile, f64)> {
+    match units.units {
+        MatrixUnits::Device { .. } => {
+            TILES.iter().map(|&(tile, split, one)| (tile, if units.split { split } else { one })).collect()
+        }
+        MatrixUnits::Emulated { side: 8 } => vec![(EMULATED[0], 1.0)],
+        MatrixUnits::Emulated { .. } => vec![(EMULATED[1], 1.0)],
+    }
+}
+
+/// Every form of units with each of its tiles, for tests.
+#[cfg(test)]
+pub(super) fn all() -> Vec<(Units, Tile)> {
+    let mut all = Vec::new();
+    for split in [false, true] {
+        for side in [8, 16] {
+            for units in [MatrixUnits::Device { side, lanes: 32 }, MatrixUnits::Emulated { side }] {
+                let units = Units { units, split };
+                all.extend(tiles(units).into_iter().map(|(tile, _)| (units, tile)));
+            }
+        }
+    }
+    all
+}
