@@ -134,8 +134,6 @@ fn main(
     let own_start = 0u;
     let own_end = select(0u, u32(max(end_of_keys(min(own + {{ rows - 1 }}u, p.sq - 1u), valid), 0)), own < {{ own_rows }});
 {% endif %}
-    // 0, which the compiler does not know: a loop that it can count it unrolls, until its code does not fit the cache
-    let nothing = p.d >> 16u;
     // the workgroup's own rows
     var scale_0 = array<f32, {{ (rows + u.lanes - 1) // u.lanes }}>();
     var scale_1 = array<f32, {{ (rows + u.lanes - 1) // u.lanes }}>();
@@ -187,7 +185,7 @@ fn main(
 {% for name, _ in results %}
     var level_{{ name }} = 15u;
 {% endfor %}
-    for (var at_block = start; at_block < end; at_block = (at_block + {{ block }}u) ^ nothing) {
+    for (var at_block = start; at_block < end; at_block += {{ block }}u) {
         for (var r0 = 0u; r0 < {{ block }}u; r0 += {{ threads // share }}u) {
             let r = r0 + lane / {{ share }}u;
 {% for name in theirs %}
@@ -224,7 +222,7 @@ fn main(
         }
         workgroupBarrier();
         // not the same for all subgroups: each leaves out where no key of it is seen
-        for (var t = select(0u, (own_start - at_block) / {{ step }}u * {{ step }}u, own_start > at_block); t < {{ block }}u && at_block + t < own_end; t = (t + {{ step }}u) ^ nothing) {
+        for (var t = select(0u, (own_start - at_block) / {{ step }}u * {{ step }}u, own_start > at_block); t < {{ block }}u && at_block + t < own_end; t += {{ step }}u) {
 {% for q in range(pair_rows // u.side) %}
 {% for k in range(pair_columns // u.side) %}
             var s{{ q }}_{{ k }} = {{ zero(u) }};

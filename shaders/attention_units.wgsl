@@ -166,8 +166,6 @@ fn main(
     let at_q = p.q_offset + b * p.q_batch + h * p.q_head;
     let at_k = p.k_offset + b * p.k_batch + h * p.k_head;
     let at_v = p.v_offset + b * p.v_batch + h * p.v_head;
-    // 0, which the compiler does not know: a loop that it can count it unrolls, until its code does not fit the cache
-    let nothing = i32(p.zero);
     let infinity = bitcast<f32>(0x7f800000u | p.zero);
 {% if dropout %}
     let stream = stream_of(h);
@@ -230,7 +228,7 @@ fn main(
 {{ fetch() }}
     }
 {% endif %}
-    for (var at_block = 0; at_block < last; at_block = (at_block + {{ block }}) ^ nothing) {
+    for (var at_block = 0; at_block < last; at_block += {{ block }}) {
 {% if ahead %}
         {
             let r = lane / {{ share }}u;
@@ -252,7 +250,7 @@ fn main(
         workgroupBarrier();
 {% endif %}
         // not the same for all subgroups: each stops where its queries see no more
-        for (var t0 = 0; t0 < min({{ block }}, own_last - at_block); t0 = (t0 + {{ step }}) ^ nothing) {
+        for (var t0 = 0; t0 < min({{ block }}, own_last - at_block); t0 += {{ step }}) {
             let t = u32(t0);
             let j = at_block + t0;
 {% for t in range(tiles) %}
