@@ -6,7 +6,8 @@ use std::fmt;
 
 /// How exact products of f32 operands are, by the names of PyTorch's `set_float32_matmul_precision`. It does not change
 /// what is stored, nor products of operands that are stored in f16: their elements are exact in f16, and a device's
-/// matrix units take them as they are, with sums in f32.
+/// matrix units take them as they are, with sums in f32. Products of fewer than 16 rows, columns or inner elements are made
+/// by multiply-adds at every precision. docs/precision.md holds the errors of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum MatmulPrecision {
     /// Multiply-adds in f32.
@@ -56,7 +57,7 @@ pub enum MatrixUnits {
     /// The same kernels with each matrix an array of one invocation, in plain WGSL. It is slow: for tests of all but the
     /// units themselves. No adapter reports it; [`DeviceCaps::within`] allows it wherever there is f16.
     Emulated {
-        /// Rows and columns of each matrix, 8 or 16.
+        /// Rows and columns of each matrix: 4, 8 or 16. CPUs take long to compile a kernel of large ones.
         side: u32,
     },
 }
@@ -151,7 +152,7 @@ impl DeviceCaps {
             units: match tighter.units {
                 Some(MatrixUnits::Emulated { .. }) if !(self.f16 && tighter.f16) => None,
                 Some(MatrixUnits::Emulated { side }) => {
-                    [8, 16].contains(&side).then_some(MatrixUnits::Emulated { side })
+                    [4, 8, 16].contains(&side).then_some(MatrixUnits::Emulated { side })
                 }
                 units => self.units.filter(|own| self.f16 && tighter.f16 && Some(*own) == units),
             },

@@ -7,6 +7,7 @@ use crate::model::{CheckpointError, ConfigError, ModelError, VocabularyError};
 use crate::plan::PlanError;
 use crate::select::SelectError;
 use crate::train::TrainError;
+use crate::tune::{TuneError, TuningError};
 use thiserror::Error;
 
 /// What a call of the library can fail with.
@@ -56,6 +57,9 @@ pub enum Error {
     /// The device fails.
     #[error(transparent)]
     Gpu(#[from] GpuError),
+    /// What was measured elsewhere cannot be used here.
+    #[error("the tuning cannot be used: {0}; tune on this device, or leave it out")]
+    Tuning(#[from] TuningError),
     /// A parameter that the graph reads is not given.
     #[error("parameter \"{name}\" ({expected}) is not given; load a checkpoint that has it or initialise it")]
     MissingParameter {
@@ -112,4 +116,13 @@ pub enum Error {
         /// What it may be.
         bound: IndexBound,
     },
+}
+
+impl From<TuneError> for Error {
+    fn from(error: TuneError) -> Error {
+        match error {
+            TuneError::Select(error) => Error::Select(error),
+            TuneError::Gpu(error) => Error::Gpu(error),
+        }
+    }
 }

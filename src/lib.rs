@@ -19,6 +19,9 @@
 //! 8. [`gpu`] makes buffers, pipelines and bind groups once, and submits the list as often as it is asked to.
 //! 9. [`trace`] is what a run took, as data.
 //!
+//! Where a kernel could be launched in several ways, a model of the device chooses; with [`CompileMode::MaxAutotune`]
+//! [`tune`] times them and [`cache`] keeps what it finds, as it keeps pipelines.
+//!
 //! [`session`] calls them in this order: [`Session::compile`] makes a [`Program`], [`Program::submit`] a [`Run`].
 //! [`Mode`] says how: as written with a submit for each dispatch, as written in one submit, or lifted, fused and in one
 //! submit, which is the default. Beside the way lie [`reference`](mod@reference), which computes any graph in f64 on the
@@ -62,6 +65,7 @@
 //! }
 //! ```
 
+pub mod cache;
 pub mod caps;
 pub mod debug;
 mod error;
@@ -82,6 +86,7 @@ pub mod tensor;
 pub mod trace;
 pub mod train;
 pub mod trainer;
+pub mod tune;
 
 pub use caps::MatmulPrecision;
 pub use error::Error;
@@ -93,6 +98,7 @@ pub use tensor::Tensor;
 pub use trace::Trace;
 pub use train::TrainOptions;
 pub use trainer::Trainer;
+pub use tune::CompileMode;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -2,7 +2,10 @@
 //! bottom as the way of the data: lift, fuse, select, plan, record, gpu, trace.
 
 mod describe;
+mod tuned;
+mod weights;
 
+use crate::cache::CacheDir;
 use crate::caps::{DeviceCaps, MatmulPrecision};
 use crate::debug::{level, show};
 use crate::error::Error;
@@ -10,16 +13,19 @@ use crate::fuse::{FuseLimits, FuseReport, fuse};
 use crate::gpu::{
     AdapterChoice, AdapterInfo, Content, Executable, ExecutableOptions, Finished, Gpu, Host, Kept, Pending, Submission,
 };
-use crate::graph::{DType, Graph, Storage, TensorType, readers_first};
+use crate::graph::{DType, Graph, TensorType, readers_first};
+use crate::kernel::Choices;
 use crate::lift::lift;
 use crate::model::ParamSource;
 use crate::plan::{MemoryPlan, audit, plan};
 use crate::record::{BufferPort, Recording, lower};
-use crate::select::{Selected, Weight, select};
+use crate::select::{Selected, select};
 use crate::tensor::Tensor;
 use crate::trace::{Clock, Frame, HostSpan, Trace};
+use crate::tune::{CompileMode, TuneOptions, TuneReport};
 use std::collections::BTreeMap;
 use std::time::Instant;
+use weights::contents;
 
 /// How a graph is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,6 +75,14 @@ pub struct CompileOptions {
     /// Most dispatches of a command buffer, where one for the whole run would take longer than the operating system
     /// lets a device be busy (two seconds on Windows); `None` puts all in one. [`Mode::Eager`] puts one in each.
     pub max_dispatches_per_submit: Option<usize>,
+    /// Configurations of kernels that go before what their models choose.
+    pub choices: Choices,
+    /// Whether configurations are measured.
+    pub compile_mode: CompileMode,
+    /// How long and how widely they are measured.
+    pub tune: TuneOptions,
+    /// Where compiled pipelines and measured configurations are kept.
+    pub cache: CacheDir,
 }
 
 impl Default for CompileOptions {
@@ -84,6 +98,10 @@ impl Default for CompileOptions {
             limits: None,
             immediates: false,
             max_dispatches_per_submit: None,
+            choices: Choices::default(),
+            compile_mode: CompileMode::Default,
+            tune: TuneOptions::default(),
+            cache: CacheDir::User,
         }
     }
 }
@@ -99,6 +117,7 @@ impl CompileOptions {
 #[derive(Clone)]
 pub struct Session {
     gpu: Gpu,
+    kept: tuned::Kept,
 }
 
 impl Session {
@@ -107,7 +126,7 @@ impl Session {
     /// # Errors
     /// If there is none, or none of that name: the error lists what was found.
     pub async fn open(choice: &AdapterChoice) -> Result<Session, Error> {
-        Ok(Session { gpu: Gpu::open(choice).await? })
+        Ok(Session { gpu: Gpu::open(choice).await?, kept: tuned::Kept::default() })
     }
 
     /// [`Session::open`], waiting on this thread.
@@ -139,7 +158,9 @@ impl Session {
     /// If a node cannot run within the device's limits, a parameter is missing or of another shape, or the device
     /// fails.
     pub fn compile(&self, graph: &Graph, params: &dyn ParamSource, options: &CompileOptions) -> Result<Program, Error> {
-        self.load(compile(graph, &self.limits(options), options)?, params, options)
+        let options = &self.with_preloaded(options);
+        let compiled = self.tuned(compile(graph, &self.limits(options), options)?, options)?;
+        self.load(compiled, params, options)
     }
 
     /// The device's limits, or tighter ones.
@@ -162,7 +183,9 @@ impl Session {
         let made_at = clock.ns();
         // a parameter that is trained starts as it is given, any other state is zero
         let contents = contents(&compiled, params);
+        self.open_pipelines(options);
         let executable = Executable::new(&self.gpu, compiled.recording.clone(), executable_options, contents)?;
+        self.save_pipelines(options);
         tracing::debug!(mode = %options.mode, dispatches = compiled.recording.dispatches.len(), bytes = compiled.plan.total(), "compiled");
         let split = if options.mode == Mode::Eager { Some(1) } else { options.max_dispatches_per_submit };
         let zero = compiled.zero;
@@ -188,6 +211,8 @@ pub struct Compiled {
     pub recording: Recording,
     /// The graph as written.
     pub written: Graph,
+    /// What was measured, if something was.
+    tuning: Option<TuneReport>,
     /// When the compilation began.
     pub zero: Instant,
     /// When each stage ran, from the begin of the compilation.
@@ -229,69 +254,43 @@ pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Re
         report.extend(found);
     }
     graph = readers_first(&graph)?;
-    let selected = clock.time("select", || select(&graph, caps, options.precision))?;
-    report.extend(selected.report.clone());
-    let plan = clock.time("plan", || plan(&selected, options.alias));
-    clock.time("audit", || audit(&selected, &plan))?;
-    let recording = clock.time("record", || lower(&selected, &plan, caps));
-    let zero = clock.zero();
-    Ok(Compiled { graph, report, selected, plan, recording, written, zero, stages: clock.spans() })
+    let undecided = Compiled {
+        graph,
+        report,
+        selected: Selected::default(),
+        plan: MemoryPlan::default(),
+        recording: Recording::default(),
+        written,
+        tuning: None,
+        zero: clock.zero(),
+        stages: clock.spans(),
+    };
+    undecided.with(caps, options)
 }
 
-/// What the buffers of weights hold.
-fn contents(compiled: &Compiled, params: &dyn ParamSource) -> impl Iterator<Item = Result<Content, Error>> {
-    let Compiled { graph, selected, recording, .. } = compiled;
-    selected.weights.iter().zip(&recording.weights).map(move |(weight, &(buffer, offset))| {
-        let bytes = weight_bytes(weight, graph.layout.get(weight.storage), params)?;
-        Ok(Content { buffer, offset, bytes })
-    })
-}
-
-/// The bytes of a weight's tensor: its storage's parameters one after the other, transposed if select says so.
-fn weight_bytes(weight: &Weight, storage: &Storage, params: &dyn ParamSource) -> Result<Vec<u8>, Error> {
-    let size = storage.dtype.size();
-    let mut whole = Vec::with_capacity(storage.shape.elements() * size);
-    for part in &storage.parts {
-        let expected = TensorType { dtype: storage.dtype, shape: part.shape.clone() };
-        let Some(given) = params.get(&part.name) else {
-            return Err(Error::MissingParameter { name: part.name.clone(), expected });
-        };
-        if given.shape() != &part.shape {
-            return Err(Error::ParameterType { name: part.name.clone(), expected, got: given.ty().clone() });
-        }
-        match given.dtype() == storage.dtype {
-            true => whole.extend_from_slice(given.bytes()),
-            false => whole.extend_from_slice(given.cast(storage.dtype).bytes()),
-        }
-    }
-    let Some(columns) = &weight.columns else { return Ok(whole) };
-    let k = storage.shape.dims()[1];
-    let rows = &whole[columns.start * k * size..columns.end * k * size];
-    if weight.exponents {
-        let exponent = |word: &[u8]| u32::from_le_bytes([word[0], word[1], word[2], word[3]]) >> 23 & 0xff;
-        let largest = |row: &[u8]| row.chunks_exact(size).map(exponent).max().unwrap_or(0);
-        return Ok(rows.chunks_exact(k * size).flat_map(|row| largest(row).to_le_bytes()).collect());
-    }
-    Ok(match size {
-        2 => bytemuck::cast_slice(&transpose::<u16>(&bytemuck::pod_collect_to_vec(rows), columns.len(), k)).to_vec(),
-        _ => bytemuck::cast_slice(&transpose::<u32>(&bytemuck::pod_collect_to_vec(rows), columns.len(), k)).to_vec(),
-    })
-}
-
-/// (n, k) to (k, n), in square blocks that stay in cache.
-fn transpose<T: Copy + Default>(from: &[T], n: usize, k: usize) -> Vec<T> {
-    const BLOCK: usize = 32;
-    let mut to = vec![T::default(); n * k];
-    for n0 in (0..n).step_by(BLOCK) {
-        for k0 in (0..k).step_by(BLOCK) {
-            for j in n0..n.min(n0 + BLOCK) {
-                for i in k0..k.min(k0 + BLOCK) {
-                    to[i * n + j] = from[j * k + i];
-                }
+impl Compiled {
+    /// The same graph with kernels, memory and a recording that these caps and choices give.
+    fn with(self, caps: &DeviceCaps, options: &CompileOptions) -> Result<Compiled, Error> {
+        let caps = &caps.aligned();
+        let mut clock = Clock::start(true);
+        let selected = clock.time("select", || select(&self.graph, caps, options.precision, &options.choices))?;
+        for d in &selected.decisions {
+            if let Some(unfit) = d.unfit {
+                tracing::warn!(problem = %d.problem, given = %unfit, taken = %d.config, "the device cannot run what was chosen");
             }
         }
+        let plan = clock.time("plan", || plan(&selected, options.alias));
+        clock.time("audit", || audit(&selected, &plan))?;
+        let recording = clock.time("record", || lower(&selected, &plan, caps));
+        let later = clock.zero().saturating_duration_since(self.zero).as_nanos() as u64;
+        let decided = ["select", "plan", "audit", "record"];
+        let before = self.stages.into_iter().filter(|s| !decided.contains(&s.name.as_str()));
+        let stages = before.chain(clock.spans().into_iter().map(|s| s.later(later))).collect();
+        let mut report = self.report;
+        report.findings.retain(|f| f.pass != "select");
+        report.extend(selected.report.clone());
+        Ok(Compiled { report, selected, plan, recording, stages, ..self })
     }
-    to
 }
 
 /// A graph on a device, ready to run.

@@ -231,7 +231,7 @@ fn every_precision_is_within_its_tolerance_on_emulated_units() {
     let Some(session) = session().filter(|s| s.caps().f16) else { return };
     for (model, training) in [("gptlite_tiny", true), ("dnn_wide_small", false)] {
         for precision in [MatmulPrecision::High, MatmulPrecision::Medium] {
-            let units = Some(MatrixUnits::Emulated { side: 16 });
+            let units = Some(MatrixUnits::Emulated { side: 4 });
             let limits = Some(DeviceCaps { cpu: false, units, ..session.caps().clone() });
             let options = CompileOptions { precision, limits, poison: true, ..CompileOptions::default() };
             let what = Selection { modes: vec![Mode::Fused], prompts: 0, training, options };

@@ -37,6 +37,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("record", &["plan", "select", "kernel", "caps"]),
     // plays a recording; tensors are what it uploads and reads back
     ("gpu", &["record", "kernel", "caps", "trace", "tensor"]),
+    // launches candidates of what select has chosen and times them; not what ops mean
+    ("tune", &["graph", "select", "kernel", "plan", "record", "gpu", "caps", "cache"]),
+    // bytes and names of files
+    ("cache", &[]),
     // the common language of library, benches and viewer
     ("trace", &[]),
     // shows whatever it is given

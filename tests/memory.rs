@@ -6,6 +6,7 @@ mod random;
 
 use kiln::caps::{DeviceCaps, MatmulPrecision};
 use kiln::graph::{Builder, DType, Graph, TensorType, Unary, ValueId};
+use kiln::kernel::Choices;
 use kiln::model::{Dnn, DnnConfig, Gptlite, GptliteConfig};
 use kiln::plan::{PlanError, SlotId, audit, plan};
 use kiln::select::{Selected, TensorId, TensorKind, select};
@@ -96,7 +97,7 @@ fn sample() -> Selected {
     let read = named(&mut g, "read", s, c);
     g.output("c", c).unwrap();
     g.output("read", read).unwrap();
-    select(&g.finish().unwrap(), &DeviceCaps::PORTABLE, MatmulPrecision::Highest).unwrap()
+    select(&g.finish().unwrap(), &DeviceCaps::PORTABLE, MatmulPrecision::Highest, &Choices::default()).unwrap()
 }
 
 /// The temporary that the step of this name writes.

@@ -5,6 +5,8 @@
 
 mod generator;
 mod sample;
+#[path = "../progress/tuning.rs"]
+mod tuning;
 
 use clap::{Parser, ValueEnum};
 use generator::{Generator, graph};
@@ -50,6 +52,9 @@ struct Args {
     /// How the graph is run.
     #[arg(long, value_enum, default_value_t = ModeArg::Fused)]
     mode: ModeArg,
+    /// Measures which configurations of kernels are the fastest on the device, and runs with those.
+    #[arg(long)]
+    tune: bool,
     /// Writes a trace of some steps, for kiln-viewer.
     #[arg(long)]
     trace: Option<PathBuf>,
@@ -109,7 +114,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let choice = args.adapter.clone().map_or(AdapterChoice::Best, AdapterChoice::Named);
     let session = Session::open_blocking(&choice)?;
     println!("adapter: {}", session.adapter());
-    let generator = build(&session, &file, &weights, args.mode.into())?;
+    let generator = build(&session, &file, &weights, args.mode.into(), args.tune)?;
 
     print!("{}", args.prompt);
     std::io::stdout().flush()?;
@@ -169,13 +174,24 @@ fn write_traces(args: &Args, session: &Session, generator: &Generator, tokens: &
     Ok(())
 }
 
-fn build(session: &Session, file: &GptliteFile, weights: &Checkpoint, mode: Mode) -> Result<Generator, Box<dyn Error>> {
+fn build(
+    session: &Session,
+    file: &GptliteFile,
+    weights: &Checkpoint,
+    mode: Mode,
+    tune: bool,
+) -> Result<Generator, Box<dyn Error>> {
     let loaded = weights.load(&graph(&file.config)?.layout)?;
     if !loaded.unused.is_empty() {
         eprintln!("warning: parameters that the model does not have: {}", loaded.unused.join(", "));
     }
     let vocabulary = file.vocabulary.as_ref().ok_or("the config has no \"vocab\", which text needs")?;
-    Generator::new(session, &file.config, vocabulary, &loaded, &CompileOptions::mode(mode))
+    let mut options = CompileOptions::mode(mode);
+    if tune {
+        let compiled = compile(&graph(&file.config)?, session.caps(), &options)?;
+        options = tuning::tuned(session, &compiled, options, None)?;
+    }
+    Generator::new(session, &file.config, vocabulary, &loaded, &options)
 }
 
 /// Steps of each mode, taken in turn so that a machine whose speed drifts treats them alike.
@@ -185,7 +201,7 @@ fn compare(session: &Session, file: &GptliteFile, weights: &Checkpoint, tokens: 
     let modes = [Mode::Eager, Mode::Recorded, Mode::Fused];
     let mut generators = Vec::new();
     for mode in modes {
-        generators.push((build(session, file, weights, mode)?, Vec::new(), Vec::new(), 0));
+        generators.push((build(session, file, weights, mode, false)?, Vec::new(), Vec::new(), 0));
     }
     for round in 0..=ROUNDS {
         for (generator, walls, hosts, submits) in &mut generators {

@@ -5,6 +5,8 @@
 
 mod measure;
 mod models;
+#[path = "../progress/tuning.rs"]
+mod tuning;
 mod verify;
 
 use clap::{Parser, ValueEnum};
@@ -14,9 +16,10 @@ use kiln::grad::Checkpoint;
 use kiln::measure::peak;
 use kiln::model::{Init, init};
 use kiln::reference::{Value, evaluate};
-use kiln::session::{CompileOptions, Mode, Session};
+use kiln::session::{CompileOptions, Mode, Session, compile};
 use kiln::tensor::Tensor;
 use kiln::train::{Optimiser, Schedule, TrainOptions};
+use kiln::trainer::compile_training;
 use measure::Job;
 use models::{Model, Work};
 use serde::Serialize;
@@ -58,6 +61,12 @@ struct Args {
     /// In training: keep activations at every so many layers of the deep model only, and compute the others anew.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint: Option<u64>,
+    /// Also runs the mode "tuned".
+    #[arg(long)]
+    tune: bool,
+    /// Writes the time of each candidate of a tuning; with several models, of the last.
+    #[arg(long)]
+    tune_log: Option<PathBuf>,
     /// Prints the time of each kernel.
     #[arg(long)]
     kernels: bool,
@@ -75,11 +84,13 @@ enum Phase {
     Train,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
 enum ModeArg {
     Eager,
     Recorded,
     Fused,
+    /// Fused, with the configurations of kernels that are the fastest on the device.
+    Tuned,
 }
 
 impl From<ModeArg> for Mode {
@@ -87,7 +98,7 @@ impl From<ModeArg> for Mode {
         match mode {
             ModeArg::Eager => Mode::Eager,
             ModeArg::Recorded => Mode::Recorded,
-            ModeArg::Fused => Mode::Fused,
+            ModeArg::Fused | ModeArg::Tuned => Mode::Fused,
         }
     }
 }
@@ -205,9 +216,10 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             true => Some(evaluate(&work.graph, &params, &verify::inputs(&work))?),
             false => None,
         };
-        for mode in &args.mode {
+        let also = args.tune && !args.mode.contains(&ModeArg::Tuned);
+        for mode in args.mode.iter().chain(also.then_some(&ModeArg::Tuned)) {
             let subject = Subject { model: *model, work: &work, params: &params, reference: reference.as_ref() };
-            let row = row(args, &session, &subject, (*mode).into(), peak.flops)?;
+            let row = row(args, &session, &subject, *mode, peak.flops)?;
             print(&row);
             rows.push(row);
         }
@@ -298,15 +310,23 @@ struct Subject<'a> {
 }
 
 /// Compiles, runs and times one model in one mode.
-fn row(args: &Args, session: &Session, subject: &Subject, mode: Mode, peak: f64) -> Result<Row, Box<dyn Error>> {
+fn row(args: &Args, session: &Session, subject: &Subject, mode: ModeArg, peak: f64) -> Result<Row, Box<dyn Error>> {
     let Subject { model, work, params, reference } = *subject;
-    let options = CompileOptions { precision: args.precision, ..CompileOptions::mode(mode) };
+    let mut options = CompileOptions { precision: args.precision, ..CompileOptions::mode(mode.into()) };
     let train = TrainOptions {
         optimiser: Optimiser::Adam { beta1: 0.5, beta2: 0.5, eps: 1e-8, weight_decay: 0.0 },
         learning_rate: Schedule::constant(2e-4),
         checkpoint: checkpoint(args, model),
         ..TrainOptions::default()
     };
+    if mode == ModeArg::Tuned {
+        let caps = session.caps();
+        let compiled = match args.phase {
+            Phase::Infer => compile(&work.graph, caps, &options)?,
+            Phase::Train => compile_training(&work.graph, &train, caps, &options)?,
+        };
+        options = tuning::tuned(session, &compiled, options, args.tune_log.as_deref())?;
+    }
     let begin = Instant::now();
     let job = match args.phase {
         Phase::Infer => Job::infer(session, work, params, &options)?,
@@ -331,7 +351,7 @@ fn row(args: &Args, session: &Session, subject: &Subject, mode: Mode, peak: f64)
         phase: format!("{:?}", args.phase).to_lowercase(),
         rows: args.rows,
         model: model.to_string(),
-        mode: mode.to_string(),
+        mode: if mode == ModeArg::Tuned { "tuned".into() } else { Mode::from(mode).to_string() },
         precision: args.precision.to_string(),
         init: format!("{:?}", args.init).to_lowercase(),
         adapter: session.adapter().name.clone(),

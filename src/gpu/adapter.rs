@@ -103,6 +103,7 @@ pub(super) fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
             | F::SHADER_F16
             | F::SUBGROUP
             | F::IMMEDIATES
+            | F::PIPELINE_CACHE
             | F::TIMESTAMP_QUERY
             | F::TIMESTAMP_QUERY_INSIDE_ENCODERS
             | F::TIMESTAMP_QUERY_INSIDE_PASSES)

@@ -40,10 +40,16 @@ pub(super) fn make_buffer(
     })
 }
 
-pub(super) fn make_buffers(gpu: &Gpu, recording: &Recording) -> Result<Vec<wgpu::Buffer>, GpuError> {
+/// The buffers, the first of which are there.
+pub(super) fn make_buffers(
+    gpu: &Gpu,
+    recording: &Recording,
+    shared: &[wgpu::Buffer],
+) -> Result<Vec<wgpu::Buffer>, GpuError> {
     let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
     let total = recording.bytes();
-    recording.buffers.iter().map(|b| make_buffer(gpu, &b.name, b.bytes, usage, total)).collect()
+    let made = recording.buffers.iter().skip(shared.len()).map(|b| make_buffer(gpu, &b.name, b.bytes, usage, total));
+    shared.iter().cloned().map(Ok).chain(made).collect()
 }
 
 /// The buffer of the parameters that are in one.
@@ -58,11 +64,13 @@ pub(super) fn make_uniforms(gpu: &Gpu, recording: &Recording) -> Result<Option<w
     Ok(Some(uniforms))
 }
 
-/// Writes contents, then zeros into every buffer without any. With `poison` all but states is [`POISON`] first.
+/// Writes contents, then zeros into every buffer without any but the first `shared`. With `poison` all but those and
+/// states is [`POISON`] first.
 pub(super) fn fill<E: From<GpuError>>(
     gpu: &Gpu,
     recording: &Recording,
     buffers: &[wgpu::Buffer],
+    shared: usize,
     poison: bool,
     contents: impl IntoIterator<Item = Result<Content, E>>,
 ) -> Result<(), E> {
@@ -70,7 +78,7 @@ pub(super) fn fill<E: From<GpuError>>(
     if poison {
         filled.fill(true);
         recording.states.iter().for_each(|s| filled[s.buffer.0] = false);
-        for (buffer, _) in buffers.iter().zip(&filled).filter(|(_, filled)| **filled) {
+        for (buffer, _) in buffers.iter().zip(&filled).skip(shared).filter(|(_, filled)| **filled) {
             let bytes = vec![POISON; (buffer.size() as usize).min(UPLOAD)];
             for offset in (0..buffer.size()).step_by(UPLOAD) {
                 let len = bytes.len().min((buffer.size() - offset) as usize);
@@ -87,6 +95,7 @@ pub(super) fn fill<E: From<GpuError>>(
         write_buffer(gpu, &buffers[buffer.0], offset, &bytes)?;
         filled[buffer.0] = true;
     }
+    filled[..shared].fill(true);
     let mut encoder = gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("zeros") });
     for (buffer, _) in buffers.iter().zip(&filled).filter(|(_, filled)| !**filled) {
         encoder.clear_buffer(buffer, 0, None);

@@ -4,7 +4,7 @@ use super::adapter::{caps, choose, features};
 use super::{AdapterChoice, AdapterInfo, GpuError};
 use crate::caps::DeviceCaps;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// What a device has done since it was opened.
 #[derive(Debug, Default)]
@@ -45,6 +45,7 @@ pub struct Gpu {
     caps: DeviceCaps,
     counters: Arc<Counters>,
     faults: Arc<Mutex<Faults>>,
+    pipeline_cache: Arc<OnceLock<Option<wgpu::PipelineCache>>>,
 }
 
 impl Gpu {
@@ -79,7 +80,15 @@ impl Gpu {
         device.set_device_lost_callback(move |reason, words| {
             lock(&seen).lost.get_or_insert(format!("{reason:?} {words}").trim().to_owned());
         });
-        Ok(Gpu { device, queue, info, caps: caps(&adapter), counters: Arc::default(), faults })
+        Ok(Gpu {
+            device,
+            queue,
+            info,
+            caps: caps(&adapter),
+            counters: Arc::default(),
+            faults,
+            pipeline_cache: Arc::default(),
+        })
     }
 
     /// The adapter in words.
@@ -95,6 +104,32 @@ impl Gpu {
     /// What it has done.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Whether the backend keeps compiled pipelines as bytes: Vulkan alone does.
+    pub fn keeps_pipelines(&self) -> bool {
+        self.device.features().contains(wgpu::Features::PIPELINE_CACHE)
+    }
+
+    /// Gives the driver what [`Gpu::compiled_pipelines`] gave, on this adapter and driver, or nothing to begin with. Only
+    /// the first call on a device counts, and only for pipelines that are made afterwards. What another device or driver
+    /// has made is left out by its header; the caller has seen to it that the bytes are as they were given.
+    pub(crate) fn give_pipelines(&self, bytes: Option<&[u8]>) {
+        self.pipeline_cache.get_or_init(|| {
+            let descriptor = wgpu::PipelineCacheDescriptor { label: Some("kiln"), data: bytes, fallback: true };
+            // SAFETY: the bytes come from `get_data`, of which a checksum was kept and compared; wgpu compares adapter
+            // and driver with the header and begins an empty cache where they differ.
+            self.keeps_pipelines().then(|| unsafe { self.device.create_pipeline_cache(&descriptor) })
+        });
+    }
+
+    /// All pipelines that were made since [`Gpu::give_pipelines`], and what it was given, as the driver's bytes.
+    pub fn compiled_pipelines(&self) -> Option<Vec<u8>> {
+        self.pipeline_cache().and_then(|cache| cache.get_data())
+    }
+
+    pub(super) fn pipeline_cache(&self) -> Option<&wgpu::PipelineCache> {
+        self.pipeline_cache.get().and_then(Option::as_ref)
     }
 
     /// Bytes that buffers take on the device now; `None` where the backend does not say.

@@ -37,7 +37,8 @@ pub struct Executable {
 }
 
 impl Executable {
-    /// Makes pipelines (in parallel), buffers with their contents (zeros where none are given), then bind groups.
+    /// Makes pipelines (in parallel, and beside the weights), buffers with their contents (zeros where none are given),
+    /// then bind groups.
     ///
     /// # Errors
     /// Those of `contents`; if the device fails.
@@ -47,16 +48,61 @@ impl Executable {
         options: ExecutableOptions,
         contents: impl IntoIterator<Item = Result<Content, E>>,
     ) -> Result<Executable, E> {
+        Executable::over(gpu, recording, &[], options, contents)
+    }
+
+    /// Another recording whose first `shared` buffers are this one's, with what is in them; the others are zero.
+    ///
+    /// # Errors
+    /// If the device fails, or those buffers are not of the same sizes.
+    pub fn beside(
+        &self,
+        recording: Recording,
+        shared: usize,
+        options: ExecutableOptions,
+    ) -> Result<Executable, GpuError> {
+        let sizes = |r: &Recording| r.buffers.iter().take(shared).map(|b| b.bytes).collect::<Vec<_>>();
+        if self.buffers.len() < shared || sizes(&recording) != sizes(&self.recording) {
+            return Err(GpuError::Refused { reason: "the buffers to share are of other sizes".into() });
+        }
+        let contents = std::iter::empty::<Result<Content, GpuError>>();
+        Executable::over(&self.gpu, recording, &self.buffers[..shared], options, contents)
+    }
+
+    fn over<E: From<GpuError>>(
+        gpu: &Gpu,
+        recording: Recording,
+        shared: &[wgpu::Buffer],
+        options: ExecutableOptions,
+        contents: impl IntoIterator<Item = Result<Content, E>>,
+    ) -> Result<Executable, E> {
         gpu.check()?;
         let mut clock = Clock::start(true);
-        let buffers = clock.time("buffers", || make_buffers(gpu, &recording))?;
+        let buffers = clock.time("buffers", || make_buffers(gpu, &recording, shared))?;
         let uniforms = make_uniforms(gpu, &recording)?;
         let layouts = make_layouts(gpu, &recording);
-        let zero = clock.ns();
-        let (pipelines, each) =
-            clock.time("pipelines", || make_pipelines(gpu, &recording, &layouts, options.checked))?;
-        // before bind groups: of what is filled when they are made, wgpu need not ask at each dispatch whether it is
-        clock.time("weights", || fill(gpu, &recording, &buffers, options.poison, contents))?;
+        let (zero, begun) = (clock.ns(), clock.zero());
+        // bind groups come last: of what is filled when they are made, wgpu need not ask at each dispatch whether it is
+        let mut weights = (0, 0);
+        let made = clock.time("pipelines", || {
+            let make = || make_pipelines(gpu, &recording, &layouts, options.checked);
+            let write = || {
+                let begin = begun.elapsed();
+                let filled = fill(gpu, &recording, &buffers, shared.len(), options.poison, contents);
+                weights = (begin.as_nanos() as u64, begun.elapsed().as_nanos() as u64);
+                filled
+            };
+            match threads() {
+                1 => make().map_err(E::from).and_then(|made| write().map(|()| made)),
+                _ => std::thread::scope(|scope| {
+                    let pipelines = scope.spawn(make);
+                    let filled = write();
+                    let made = pipelines.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                    filled.and_then(|()| made.map_err(E::from))
+                }),
+            }
+        });
+        let (pipelines, each) = made?;
         let bind_groups = recording.dispatches.iter().map(|d| {
             let mut entries = Vec::new();
             if let (Params::Uniform { offset, bytes }, Some(uniforms)) = (&d.params, &uniforms) {
@@ -74,6 +120,7 @@ impl Executable {
             .time("bind groups", || gpu.scoped(|| bind_groups.collect()))
             .map_err(|e| GpuError::Refused { reason: e.to_string() })?;
         let mut made = clock.spans();
+        made.push(HostSpan { name: "weights".into(), thread: 0, begin: weights.0, end: weights.1 });
         made.extend(each.into_iter().map(|s| s.later(zero)));
         Ok(Executable {
             gpu: gpu.clone(),
@@ -118,6 +165,11 @@ impl Executable {
         let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         read_buffer(&self.gpu, &self.buffers[buffer.0], offset, bytes)
     }
+}
+
+/// How many threads make pipelines at most.
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
 fn range(buffer: &wgpu::Buffer, offset: u64, bytes: u64) -> wgpu::BindingResource<'_> {
@@ -184,7 +236,7 @@ fn make_pipelines(
     let count = recording.kernels.len();
     let next = AtomicUsize::new(0);
     let clock = Clock::start(true);
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(count.max(1));
+    let threads = threads().min(count.max(1));
     let work = |thread: u32| {
         let mut made = Vec::new();
         loop {
@@ -259,7 +311,7 @@ fn make_pipeline(
                 zero_initialize_workgroup_memory: checked,
                 ..Default::default()
             },
-            cache: None,
+            cache: gpu.pipeline_cache(),
         })
     });
     Counters::add(&gpu.counters().pipelines, 1);

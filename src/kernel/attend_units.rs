@@ -4,12 +4,12 @@
 use super::units::Units;
 use crate::caps::{DeviceCaps, MatrixUnits};
 use minijinja::{Value, context};
+use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// How a workgroup's subgroups share pairs of queries and keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Shares {
-    /// The units.
-    pub units: Units,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Form {
     /// Subgroups of a workgroup.
     pub subs: usize,
     /// Rows that a subgroup has.
@@ -22,13 +22,30 @@ pub struct Shares {
     pub ahead: bool,
 }
 
+/// `8 subgroups of 16, 32 at once of 64, fetched ahead`.
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} subgroups of {}, {} at once of {}", self.subs, self.rows, self.step, self.block)?;
+        f.write_str(if self.ahead { ", fetched ahead" } else { "" })
+    }
+}
+
+/// A form on some units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shares {
+    /// The units.
+    pub units: Units,
+    /// How subgroups share.
+    pub form: Form,
+}
+
 /// Columns of a head beyond which sums do not fit into registers.
 const MOST_COLUMNS: usize = 32;
 
 impl Shares {
     /// Rows that a workgroup has.
     pub fn own(self) -> usize {
-        self.subs * self.rows
+        self.form.subs * self.form.rows
     }
 
     fn side(self) -> usize {
@@ -41,7 +58,7 @@ impl Shares {
 
     /// Invocations of a workgroup.
     pub fn invocations(self) -> usize {
-        self.subs * self.lanes()
+        self.form.subs * self.lanes()
     }
 
     /// Columns of a head with those that fill its last matrix.
@@ -52,7 +69,7 @@ impl Shares {
     /// Neighbouring invocations that stage a row together.
     fn share(self, columns: usize) -> usize {
         let fours = self.width(columns) / 4;
-        let most = (self.invocations() / self.block).min(self.lanes()).max(1);
+        let most = (self.invocations() / self.form.block).min(self.lanes()).max(1);
         (0..).map(|i| 1 << i).take_while(|s| *s <= most && fours.is_multiple_of(*s)).last().unwrap_or(1)
     }
 
@@ -63,23 +80,24 @@ impl Shares {
 
     /// Bytes of two operands' staged rows.
     fn staged(self, columns: usize) -> usize {
-        2 * self.halves() * self.block * (2 * self.width(columns) + 16)
+        2 * self.halves() * self.form.block * (2 * self.width(columns) + 16)
     }
 
     /// Bytes of workgroup memory of the attention.
     pub fn bytes(self, columns: usize) -> usize {
-        let weights = self.halves() * (2 * self.step + 16);
-        self.staged(columns) + self.own() * (weights + 4 * self.step + 16) + 8 * self.block
+        let weights = self.halves() * (2 * self.form.step + 16);
+        self.staged(columns) + self.own() * (weights + 4 * self.form.step + 16) + 8 * self.form.block
     }
 
     /// Bytes of workgroup memory of the gradients of k and v, where `keys`, or of q.
     pub fn grad_bytes(self, columns: usize, keys: bool) -> usize {
-        let (pair_rows, pair_columns) = if keys { (self.step, self.rows) } else { (self.rows, self.step) };
-        let (tile_rows, results) = (self.rows.max(pair_rows), if keys { 2 } else { 1 });
-        let (queries, keys) = if keys { (self.block, self.own()) } else { (self.own(), self.block) };
+        let (pair_rows, pair_columns) =
+            if keys { (self.form.step, self.form.rows) } else { (self.form.rows, self.form.step) };
+        let (tile_rows, results) = (self.form.rows.max(pair_rows), if keys { 2 } else { 1 });
+        let (queries, keys) = if keys { (self.form.block, self.own()) } else { (self.own(), self.form.block) };
         let weights = results * self.halves() * tile_rows * (2 * pair_columns + 16);
         let products = (tile_rows + pair_rows) * (4 * pair_columns + 16);
-        self.staged(columns) + self.subs * (weights + products) + 16 * queries + 8 * keys
+        self.staged(columns) + self.form.subs * (weights + products) + 16 * queries + 8 * keys
     }
 
     /// What the templates read of it for heads of so many groups of four columns.
@@ -87,47 +105,76 @@ impl Shares {
         let share = self.share(columns);
         let shuffles: Vec<usize> = (0..share.ilog2()).map(|i| 1 << i).collect();
         context! {
-            u => self.units.context(), split => self.units.split, subs => self.subs, rows => self.rows,
-            step => self.step, block => self.block, ahead => self.ahead, threads => self.invocations(),
+            u => self.units.context(), split => self.units.split, subs => self.form.subs, rows => self.form.rows,
+            step => self.form.step, block => self.form.block, ahead => self.form.ahead, threads => self.invocations(),
             width => self.width(columns), share, shuffles, held => self.width(columns) / 4 / share,
         }
     }
 
-    /// The first of these (subgroups, rows, step, block, ahead) whose workgroup memory the device has, and that is not
-    /// mostly padding for so many own rows; `None` where no form is good.
+    /// What tells its problems from those in multiply-adds.
+    pub fn words(self) -> String {
+        format!(" {:?} {}", self.units.units, if self.units.split { "split" } else { "rounded" })
+    }
+
+    /// The same units with another form.
+    pub fn with(self, form: Form) -> Shares {
+        Shares { form, ..self }
+    }
+
+    /// Those of these forms whose workgroup memory the device has, and that are not mostly padding for so many own rows.
+    pub fn candidates(
+        self,
+        forms: &[Form],
+        sizes: [usize; 2],
+        caps: &DeviceCaps,
+        bytes: impl Fn(Shares) -> usize,
+    ) -> Vec<Shares> {
+        fitting(self.units, forms, sizes, caps, bytes)
+    }
+
+    /// The first of them; `None` where no form is good.
     pub fn choose(
         units: Units,
-        forms: &[(usize, usize, usize, usize, bool)],
-        [columns, own]: [usize; 2],
+        forms: &[Form],
+        sizes: [usize; 2],
         caps: &DeviceCaps,
         bytes: impl Fn(Shares) -> usize,
     ) -> Option<Shares> {
-        let side = units.units.side() as usize;
-        let emulated = [(2, 2 * side, side, 2 * side, false), (2, side, side, side, false)];
-        let forms = match units.units {
-            MatrixUnits::Emulated { .. } => &emulated,
-            MatrixUnits::Device { lanes: 32, .. } => forms,
-            // forms for other subgroups are not measured
-            MatrixUnits::Device { .. } => return None,
-        };
-        if columns > MOST_COLUMNS {
-            return None;
-        }
-        let all =
-            forms.iter().map(|&(subs, rows, step, block, ahead)| Shares { units, subs, rows, step, block, ahead });
-        let fits =
-            |s: &Shares| bytes(*s) <= caps.workgroup_bytes as usize && s.invocations() <= caps.max_invocations as usize;
-        let mut fitting: Vec<Shares> = all.filter(fits).collect();
-        let least = fitting.iter().map(|s| s.own()).min()?;
-        fitting.retain(|s| s.own() == least || s.own() < 2 * own);
-        fitting.first().copied()
+        fitting(units, forms, sizes, caps, bytes).first().copied()
     }
+}
+
+fn fitting(
+    units: Units,
+    forms: &[Form],
+    [columns, own]: [usize; 2],
+    caps: &DeviceCaps,
+    bytes: impl Fn(Shares) -> usize,
+) -> Vec<Shares> {
+    let side = units.units.side() as usize;
+    let emulated = [2 * side, side].map(|rows| Form { subs: 2, rows, step: side, block: 2 * side, ahead: false });
+    let forms = match units.units {
+        MatrixUnits::Emulated { .. } => &emulated,
+        MatrixUnits::Device { lanes: 32, .. } => forms,
+        // forms for other subgroups are not measured
+        MatrixUnits::Device { .. } => &[],
+    };
+    if columns > MOST_COLUMNS {
+        return Vec::new();
+    }
+    let all = forms.iter().map(|form| Shares { units, form: *form });
+    let fits =
+        |s: &Shares| bytes(*s) <= caps.workgroup_bytes as usize && s.invocations() <= caps.max_invocations as usize;
+    let mut all: Vec<Shares> = all.filter(fits).collect();
+    let least = all.iter().map(|s| s.own()).min();
+    all.retain(|s| Some(s.own()) == least || s.own() < 2 * own);
+    all
 }
 
 /// Each of these forms and an emulated one, on units of both sides, whole and split, for some head sizes that fit 48 KiB.
 #[cfg(test)]
 pub(super) fn catalogue(
-    forms: &[&[(usize, usize, usize, usize, bool)]; 2],
+    forms: &[&[Form]; 2],
     bytes: impl Fn(Shares, usize) -> usize,
 ) -> impl Iterator<Item = (Shares, usize)> {
     let mut all = Vec::new();

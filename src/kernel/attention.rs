@@ -2,12 +2,12 @@
 //! matrix units make its products, or of `attention_direct.wgsl` on a CPU that acts as a GPU and where limits are too
 //! small for tiles. Knows no other kernel.
 
-use super::attend_units::Shares;
+use super::attend_units::{Form, Shares};
 use super::heads::{self, Heads};
 use super::philox::{self, Fours};
 use super::template::render;
 use super::units::Units;
-use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, View, wgsl_type};
+use super::{Access, Config, Estimate, KernelError, KernelKey, Launch, ParamSpace, Problem, View, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::{AttentionAttrs, DType};
 use minijinja::context;
@@ -46,14 +46,25 @@ const DIRECT: usize = 8;
 /// Blocks of queries and keys, the preferred first.
 const BLOCKS: [(usize, usize); 5] = [(64, 32), (32, 32), (32, 16), (16, 16), (16, 8)];
 
-/// (Subgroups, queries of each, keys at once, keys staged, fetched ahead) on matrix units, the preferred first: f16
-/// numbers as they are.
-const FORMS: [(usize, usize, usize, usize, bool); 4] =
-    [(8, 16, 32, 64, true), (8, 16, 16, 32, true), (4, 16, 32, 32, true), (4, 16, 16, 16, true)];
+/// On matrix units, the preferred first: f16 numbers as they are.
+const FORMS: [Form; 4] = [
+    Form { subs: 8, rows: 16, step: 32, block: 64, ahead: true },
+    Form { subs: 8, rows: 16, step: 16, block: 32, ahead: true },
+    Form { subs: 4, rows: 16, step: 32, block: 32, ahead: true },
+    Form { subs: 4, rows: 16, step: 16, block: 16, ahead: true },
+];
 
 /// The same for numbers that are split in two.
-const SPLIT_FORMS: [(usize, usize, usize, usize, bool); 3] =
-    [(8, 16, 16, 32, true), (8, 16, 16, 16, true), (4, 16, 16, 16, true)];
+const SPLIT_FORMS: [Form; 4] = [
+    Form { subs: 8, rows: 16, step: 16, block: 32, ahead: true },
+    Form { subs: 8, rows: 16, step: 16, block: 16, ahead: true },
+    Form { subs: 4, rows: 16, step: 16, block: 16, ahead: true },
+    Form { subs: 2, rows: 16, step: 16, block: 16, ahead: false },
+];
+
+fn forms(units: Units) -> &'static [Form] {
+    if units.split { &SPLIT_FORMS } else { &FORMS }
+}
 
 impl AttentionKey {
     /// The file stem.
@@ -70,21 +81,21 @@ impl AttentionKey {
         let (br, bc) = self.block.unwrap_or((DIRECT, 4));
         let tx = bc / 4;
         let nc = self.columns.div_ceil(tx);
-        render(
-            self.name(),
-            params,
-            context! {
-                f16 => self.dtype == DType::F16, scalar => wgsl_type(self.dtype), vec => self.vec,
-                storage => super::chain_wgsl::vector(wgsl_type(self.dtype), if self.vec { 4 } else { 1 }),
-                reads => ["q", "k", "v"], writes => ["out"], length => "lengths[p.lengths_offset + b]",
-                mask => self.mask, lengths => self.lengths, causal => self.causal, lse => self.lse,
-                dropout => self.dropout.is_some(), whole => self.dropout == Some(Fours::Whole),
-                out_binding => 4 + self.extras(),
-                columns => self.columns, own => self.own, threads => self.workgroup_size(), br, bc, tx, nc,
-                kv => (self.columns * bc).max(bc * tx * nc),
-                ..self.units.map_or_else(|| context! {}, |s| s.context(self.columns))
-            },
-        )
+        let values = context! {
+            f16 => self.dtype == DType::F16, scalar => wgsl_type(self.dtype), vec => self.vec,
+            storage => super::chain_wgsl::vector(wgsl_type(self.dtype), if self.vec { 4 } else { 1 }),
+            reads => ["q", "k", "v"], writes => ["out"], length => "lengths[p.lengths_offset + b]",
+            mask => self.mask, lengths => self.lengths, causal => self.causal, lse => self.lse,
+            dropout => self.dropout.is_some(), whole => self.dropout == Some(Fours::Whole),
+            out_binding => 4 + self.extras(),
+            columns => self.columns, own => self.own, threads => self.workgroup_size(), br, bc, tx, nc,
+            kv => (self.columns * bc).max(bc * tx * nc),
+        };
+        let values = match self.units {
+            Some(shares) => context! { ..shares.context(self.columns), ..values },
+            None => values,
+        };
+        render(self.name(), params, values)
     }
 
     fn extras(&self) -> usize {
@@ -119,14 +130,6 @@ impl AttentionKey {
         }
     }
 
-    /// Queries of a workgroup.
-    fn rows(&self) -> usize {
-        match self.units {
-            Some(shares) => shares.own(),
-            None => self.block.map_or(DIRECT * self.own, |b| b.0),
-        }
-    }
-
     /// Invocations in a workgroup.
     pub fn workgroup_size(&self) -> u32 {
         match self.units {
@@ -134,6 +137,85 @@ impl AttentionKey {
             None => self.block.map_or(DIRECT, |(br, bc)| br * bc / 16) as u32,
         }
     }
+}
+
+impl AttentionKey {
+    /// What a block is chosen for, or how many queries an invocation of the direct kernel has.
+    pub(super) fn problem(&self, params: &[u32], groups: u64) -> Problem {
+        let [heads, sq, sk, d, blocks] = [1, 2, 3, 4, 5].map(|i| params[i]);
+        let batch = groups / u64::from(heads * blocks).max(1);
+        let (dtype, four) = (self.dtype, if self.vec { "x4" } else { "" });
+        let words = [
+            (" causal", self.causal),
+            (" mask", self.mask),
+            (" lengths", self.lengths),
+            (" dropout", self.dropout.is_some()),
+            (" lse", self.lse),
+        ];
+        let words: String = words.iter().filter(|(_, on)| *on).map(|(word, _)| *word).collect();
+        let units = self.units.map_or_else(String::new, Shares::words);
+        Problem(format!("{} {dtype}{four} {batch}x{heads} {sq}x{sk}x{d}{words}{units}", self.name()))
+    }
+
+    /// What it was made with.
+    pub(super) fn config(&self) -> Config {
+        match (self.units, self.block) {
+            (Some(shares), _) => Config::Subgroups(shares.form),
+            (None, Some((queries, keys))) => Config::Block(queries, keys),
+            (None, None) => Config::Rows(self.own),
+        }
+    }
+
+    /// The blocks that a device can run, or the direct kernel's rows.
+    pub(super) fn configs(&self, params: &[u32], caps: &DeviceCaps) -> Vec<Config> {
+        let sq = params[2] as usize;
+        if let Some(shares) = self.units {
+            let all = shares.candidates(forms(shares.units), [self.columns, sq], caps, |s| s.bytes(self.columns));
+            return all.into_iter().map(|s| Config::Subgroups(s.form)).collect();
+        }
+        match self.block {
+            None => heads::direct_candidates(self.columns, sq).into_iter().map(Config::Rows).collect(),
+            Some(_) => blocks(self.columns, sq, caps).map(|(queries, keys)| Config::Block(queries, keys)).collect(),
+        }
+    }
+
+    /// Takes another block or number of rows, changes what depends on it, and returns the number of workgroups.
+    pub(super) fn configure(&mut self, params: &mut [u32], groups: u64, config: Config) -> u64 {
+        match (&mut self.block, config) {
+            (None, Config::Subgroups(form)) => self.units = self.units.map(|s| s.with(form)),
+            (Some(block), Config::Block(queries, keys)) => *block = (queries, keys),
+            (None, Config::Rows(own)) => self.own = own,
+            _ => return groups,
+        }
+        heads::cut(params, groups, params[2], self.queries())
+    }
+
+    /// Queries of a workgroup.
+    fn queries(&self) -> usize {
+        match self.units {
+            Some(shares) => shares.own(),
+            None => self.block.map_or(DIRECT * self.own, |b| b.0),
+        }
+    }
+
+    /// The stored type of each binding.
+    pub(super) fn operand_types(&self) -> Vec<DType> {
+        let mut all = vec![self.dtype; 3 + usize::from(self.mask)];
+        all.extend(
+            [(DType::I32, self.lengths), (DType::U32, self.dropout.is_some())].iter().filter(|t| t.1).map(|t| t.0),
+        );
+        all.push(self.dtype);
+        all.extend(self.lse.then_some(DType::F32));
+        all
+    }
+}
+
+/// The blocks that a device can run for so many queries, the preferred first.
+fn blocks(columns: usize, sq: usize, caps: &DeviceCaps) -> impl Iterator<Item = (usize, usize)> {
+    let (memory, invocations) = (caps.workgroup_bytes as usize, caps.max_invocations as usize);
+    let fits = move |b: &(usize, usize)| block_bytes(*b, columns) <= memory && b.0 * b.1 / 16 <= invocations;
+    // a block that is mostly padding would be slower than a smaller one
+    BLOCKS.into_iter().filter(fits).filter(move |b| b.0 <= sq.next_multiple_of(16) || b.0 == 16)
 }
 
 /// Bytes of workgroup memory that a block takes.
@@ -178,19 +260,9 @@ impl Attention<'_> {
         let out = heads::dense(&self.q.dims);
         let vec = heads::vectors(d, &[self.q, self.k, self.v, &out]);
         let columns = d.div_ceil(4);
-        let fits = |b: &(usize, usize)| {
-            block_bytes(*b, columns) <= caps.workgroup_bytes as usize && b.0 * b.1 / 16 <= caps.max_invocations as usize
-        };
-        // a block that is mostly padding would be slower than a smaller one
-        let block = if caps.cpu {
-            None
-        } else {
-            BLOCKS.iter().copied().find(|b| fits(b) && (b.0 <= sq.next_multiple_of(16) || b.0 == 16))
-        };
-        let units = self.units.and_then(|units| {
-            let forms = if units.split { &SPLIT_FORMS[..] } else { &FORMS[..] };
-            Shares::choose(units, forms, [columns, sq], caps, |s| s.bytes(columns))
-        });
+        let block = if caps.cpu { None } else { blocks(columns, sq, caps).next() };
+        let units =
+            self.units.and_then(|units| Shares::choose(units, forms(units), [columns, sq], caps, |s| s.bytes(columns)));
         let key = AttentionKey {
             dtype: self.dtype,
             vec,
@@ -204,7 +276,7 @@ impl Attention<'_> {
             dropout: self.attrs.dropout.map(|_| Fours::of(sk)),
             lse: self.lse,
         };
-        let blocks = sq.div_ceil(key.rows());
+        let blocks = sq.div_ceil(key.queries());
         let groups = (batch * heads * blocks) as u64;
         let rows = Heads { kernel: NAME, caps, entries: entries.clone(), size: self.dtype.size(), vec, d };
         let mut operands = Vec::new();
@@ -244,9 +316,9 @@ impl Attention<'_> {
 pub(super) fn catalogue() -> Vec<KernelKey> {
     let mut keys = Vec::new();
     let tiled = [(None, 2), (None, 32), (Some((64, 32)), 16), (Some((32, 16)), 3), (Some((16, 8)), 32)];
-    let forms = tiled.map(|(block, columns)| (block, columns, None)).into_iter();
+    let all = tiled.map(|(block, columns)| (block, columns, None)).into_iter();
     let on_units = super::attend_units::catalogue(&[&FORMS, &SPLIT_FORMS], |s, columns| s.bytes(columns));
-    for (i, (block, columns, units)) in forms.chain(on_units.map(|(s, c)| (None, c, Some(s)))).enumerate() {
+    for (i, (block, columns, units)) in all.chain(on_units.map(|(s, c)| (None, c, Some(s)))).enumerate() {
         let all = (0..16).map(|f| (f, None)).chain([
             (0, Some(Fours::Whole)),
             (3, Some(Fours::Across)),

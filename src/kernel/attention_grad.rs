@@ -3,15 +3,16 @@
 //! products, or of `attention_grad_direct.wgsl` on a CPU that acts as a GPU and where limits are too small for tiles.
 //! Knows no other kernel.
 
-use super::attend_units::Shares;
+use super::attend_units::{Form, Shares};
 use super::heads::{self, Heads};
 use super::philox::{self, Fours};
 use super::template::render;
 use super::units::Units;
-use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, View, wgsl_type};
+use super::{Access, Config, Estimate, KernelError, KernelKey, Launch, ParamSpace, Problem, View, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::{AttentionAttrs, DType};
 use minijinja::context;
+use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
 /// Whose gradients a launch makes, and so whose rows a workgroup has.
@@ -24,7 +25,7 @@ pub enum Side {
 }
 
 /// How the pairs of queries and keys are cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tiles {
     /// Rows that a workgroup has.
     pub own: usize,
@@ -67,14 +68,25 @@ const DIRECT: usize = 8;
 /// Blocks of (own, other) rows, the preferred first.
 const BLOCKS: [(usize, usize); 7] = [(64, 32), (32, 64), (32, 32), (16, 64), (64, 16), (32, 16), (16, 16)];
 
-/// (Subgroups, rows of each, rows of the other side at once, staged, fetched ahead) on matrix units, the preferred first:
-/// f16 numbers as they are.
-const FORMS: [(usize, usize, usize, usize, bool); 3] =
-    [(4, 16, 16, 16, false), (2, 16, 16, 16, false), (1, 16, 16, 16, false)];
+/// On matrix units, the preferred first: f16 numbers as they are.
+const FORMS: [Form; 4] = [
+    Form { subs: 4, rows: 16, step: 16, block: 16, ahead: false },
+    Form { subs: 4, rows: 16, step: 16, block: 32, ahead: false },
+    Form { subs: 2, rows: 16, step: 16, block: 16, ahead: false },
+    Form { subs: 1, rows: 16, step: 16, block: 16, ahead: false },
+];
 
 /// The same for numbers that are split in two.
-const SPLIT_FORMS: [(usize, usize, usize, usize, bool); 3] =
-    [(6, 16, 16, 16, false), (4, 16, 16, 16, false), (2, 16, 16, 16, false)];
+const SPLIT_FORMS: [Form; 4] = [
+    Form { subs: 6, rows: 16, step: 16, block: 16, ahead: false },
+    Form { subs: 4, rows: 16, step: 16, block: 16, ahead: false },
+    Form { subs: 2, rows: 16, step: 16, block: 16, ahead: false },
+    Form { subs: 1, rows: 16, step: 16, block: 16, ahead: false },
+];
+
+fn forms(units: Units) -> &'static [Form] {
+    if units.split { &SPLIT_FORMS } else { &FORMS }
+}
 
 impl Tiles {
     /// Groups of four rows: own, other.
@@ -117,27 +129,36 @@ impl Tiles {
         16 * (self.tile(columns) + self.other * self.own / 4)
     }
 
-    /// The best that the device takes for so many rows of both sides; `None` where only the direct kernel fits.
-    fn choose(columns: usize, own: usize, other: usize, caps: &DeviceCaps) -> Option<Tiles> {
+    /// What the device takes for so many rows of a workgroup's own.
+    fn fitting(columns: usize, own: usize, caps: &DeviceCaps) -> impl Iterator<Item = Tiles> {
+        let (limit, invocations) = (caps.workgroup_bytes as usize, caps.max_invocations as usize);
+        let tiles = BLOCKS.iter().flat_map(move |&(own, other)| {
+            let of = |most: usize| Tiles { own, other, chunk: columns.min(most) };
+            // so that two workgroups may share a processor
+            if of(8).bytes(columns) <= limit / 2 { [of(8), of(4)] } else { [of(4), of(8)] }
+        });
+        tiles
+            .filter(move |t| t.bytes(columns) <= limit && t.invocations() <= invocations)
+            .filter(move |t| t.own == 16 || t.own <= own.next_multiple_of(16))
+    }
+
+    /// What the device can run for so many rows of both sides, the best first; only the direct kernel fits where there
+    /// is none.
+    fn candidates(columns: usize, own: usize, other: usize, caps: &DeviceCaps) -> Vec<Tiles> {
         if caps.cpu {
-            return None;
+            return Vec::new();
         }
-        let limit = caps.workgroup_bytes as usize;
-        let tiles: Vec<Tiles> = BLOCKS
-            .iter()
-            .map(|&(own, other)| {
-                let of = |most: usize| Tiles { own, other, chunk: columns.min(most) };
-                // so that two workgroups may share a processor
-                if of(8).bytes(columns) <= limit / 2 { of(8) } else { of(4) }
-            })
-            .filter(|t| t.bytes(columns) <= limit && t.invocations() <= caps.max_invocations as usize)
-            .filter(|t| t.own == 16 || t.own <= own.next_multiple_of(16))
-            .collect();
+        let mut all: Vec<Tiles> = Tiles::fitting(columns, own, caps).filter(|t| t.results(columns) <= 4).collect();
+        // those of a small head that differ in the chunk alone are the same
+        all.dedup();
         // a block that is mostly padding, or has fewer columns than invocations for them, is slow; one whose results do
         // not fit into registers is slower
-        let good = |t: &&Tiles| t.other <= other.next_multiple_of(16).max(16) && t.other / 4 <= columns.max(4);
-        let at_most = |n: usize| tiles.iter().filter(move |t| t.results(columns) <= n);
-        at_most(2).find(good).or_else(|| at_most(2).next()).or_else(|| at_most(4).next()).copied()
+        let good = |t: &Tiles| t.other <= other.next_multiple_of(16).max(16) && t.other / 4 <= columns.max(4);
+        all.sort_by_key(|t| match t.results(columns) {
+            ..=2 => u8::from(!good(t)),
+            _ => 2,
+        });
+        all
     }
 }
 
@@ -158,22 +179,83 @@ impl AttentionGradKey {
         let (ours, theirs) = if keys { (["k", "v"], ["q", "dout"]) } else { (["q", "dout"], ["k", "v"]) };
         let tiles = self.tiles.unwrap_or(Tiles { own: self.own, other: 4, chunk: 1 });
         let (tx, ty) = tiles.groups();
-        render(
-            self.name(),
-            params,
-            context! {
-                f16 => self.dtype == DType::F16, scalar => wgsl_type(self.dtype), vec => self.vec,
-                storage => super::chain_wgsl::vector(wgsl_type(self.dtype), if self.vec { 4 } else { 1 }),
-                reads => ["q", "k", "v", "dout"], writes => self.results(), length, keys, ours, theirs,
-                own_rows => if keys { "p.sk" } else { "p.sq" }, out_binding => 6 + usize::from(self.mask),
-                mask => self.mask, lengths => self.lengths, causal => self.causal,
-                dropout => self.dropout.is_some(), whole => self.dropout == Some(Fours::Whole),
-                columns => self.columns, threads => self.workgroup_size(), own => tiles.own, other => tiles.other,
-                chunk => tiles.chunk, tx, ty, nc => tiles.results(self.columns), rows => tiles.rows(self.columns),
-                tile => tiles.tile(self.columns),
-                ..self.units.map_or_else(|| context! {}, |s| s.context(self.columns))
-            },
-        )
+        let values = context! {
+            f16 => self.dtype == DType::F16, scalar => wgsl_type(self.dtype), vec => self.vec,
+            storage => super::chain_wgsl::vector(wgsl_type(self.dtype), if self.vec { 4 } else { 1 }),
+            reads => ["q", "k", "v", "dout"], writes => self.results(), length, keys, ours, theirs,
+            own_rows => if keys { "p.sk" } else { "p.sq" }, out_binding => 6 + usize::from(self.mask),
+            mask => self.mask, lengths => self.lengths, causal => self.causal,
+            dropout => self.dropout.is_some(), whole => self.dropout == Some(Fours::Whole),
+            columns => self.columns, threads => self.workgroup_size(), own => tiles.own, other => tiles.other,
+            chunk => tiles.chunk, tx, ty, nc => tiles.results(self.columns), rows => tiles.rows(self.columns),
+            tile => tiles.tile(self.columns),
+        };
+        let values = match self.units {
+            Some(shares) => context! { ..shares.context(self.columns), ..values },
+            None => values,
+        };
+        render(self.name(), params, values)
+    }
+
+    /// What tiles are chosen for, or how many rows an invocation of the direct kernel has.
+    pub(super) fn problem(&self, params: &[u32], groups: u64) -> Problem {
+        let [heads, sq, sk, d, blocks] = [1, 2, 3, 4, 5].map(|i| params[i]);
+        let batch = groups / u64::from(heads * blocks).max(1);
+        let (dtype, four) = (self.dtype, if self.vec { "x4" } else { "" });
+        let side = self.results().join(",");
+        let words = [
+            (" causal", self.causal),
+            (" mask", self.mask),
+            (" lengths", self.lengths),
+            (" dropout", self.dropout.is_some()),
+        ];
+        let words: String = words.iter().filter(|(_, on)| *on).map(|(word, _)| *word).collect();
+        let units = self.units.map_or_else(String::new, Shares::words);
+        Problem(format!("{} {side} {dtype}{four} {batch}x{heads} {sq}x{sk}x{d}{words}{units}", self.name()))
+    }
+
+    /// What it was made with.
+    pub(super) fn config(&self) -> Config {
+        match (self.units, self.tiles) {
+            (Some(shares), _) => Config::Subgroups(shares.form),
+            (None, Some(tiles)) => Config::Tiles(tiles),
+            (None, None) => Config::Rows(self.own),
+        }
+    }
+
+    /// The tiles that a device can run, or the direct kernel's rows.
+    pub(super) fn configs(&self, params: &[u32], caps: &DeviceCaps) -> Vec<Config> {
+        let (sq, sk) = (params[2] as usize, params[3] as usize);
+        let (own, other) = if self.side == Side::Keys { (sk, sq) } else { (sq, sk) };
+        if let Some(shares) = self.units {
+            let bytes = |s: Shares| s.grad_bytes(self.columns, self.side == Side::Keys);
+            let all = shares.candidates(forms(shares.units), [self.columns, own], caps, bytes);
+            return all.into_iter().map(|s| Config::Subgroups(s.form)).collect();
+        }
+        match self.tiles {
+            None => heads::direct_candidates(self.columns, own).into_iter().map(Config::Rows).collect(),
+            Some(_) => Tiles::candidates(self.columns, own, other, caps).into_iter().map(Config::Tiles).collect(),
+        }
+    }
+
+    /// Takes other tiles or another number of rows, changes what depends on them, and returns the number of workgroups.
+    pub(super) fn configure(&mut self, params: &mut [u32], groups: u64, config: Config) -> u64 {
+        match (&mut self.tiles, config) {
+            (None, Config::Subgroups(form)) => self.units = self.units.map(|s| s.with(form)),
+            (Some(tiles), Config::Tiles(other)) => *tiles = other,
+            (None, Config::Rows(own)) => self.own = own,
+            _ => return groups,
+        }
+        let own = if self.side == Side::Keys { params[3] } else { params[2] };
+        heads::cut(params, groups, own, self.own_rows())
+    }
+
+    /// The stored type of each binding; statistics are bits.
+    pub(super) fn operand_types(&self) -> Vec<DType> {
+        let mut all = vec![self.dtype; 4 + usize::from(self.mask)];
+        all.push(DType::U32);
+        all.extend(vec![self.dtype; self.results().len()]);
+        all
     }
 
     fn results(&self) -> Vec<&'static str> {
@@ -268,8 +350,7 @@ impl AttentionGrad<'_> {
         let vec = heads::vectors(d, &[self.q, self.k, self.v, self.dout, &result]);
         let columns = d.div_ceil(4);
         let units = self.units.and_then(|units| {
-            let forms = if units.split { &SPLIT_FORMS[..] } else { &FORMS[..] };
-            Shares::choose(units, forms, [columns, own], caps, |s| s.grad_bytes(columns, side == Side::Keys))
+            Shares::choose(units, forms(units), [columns, own], caps, |s| s.grad_bytes(columns, side == Side::Keys))
         });
         let key = AttentionGradKey {
             dtype: self.dtype,
@@ -277,7 +358,7 @@ impl AttentionGrad<'_> {
             columns,
             side,
             units,
-            tiles: if units.is_some() { None } else { Tiles::choose(columns, own, other, caps) },
+            tiles: Tiles::candidates(columns, own, other, caps).first().copied().filter(|_| units.is_none()),
             own: heads::direct_rows(columns, own),
             causal: self.attrs.causal,
             mask: self.attrs.mask,
@@ -337,9 +418,9 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
         (tiles(64, 16, 3), 3),
         (tiles(16, 16, 4), 5),
     ];
-    let forms = tiled.map(|(tiles, columns)| (tiles, columns, None)).into_iter();
+    let all = tiled.map(|(tiles, columns)| (tiles, columns, None)).into_iter();
     let on_units = super::attend_units::catalogue(&[&FORMS, &SPLIT_FORMS], |s, columns| s.grad_bytes(columns, true));
-    let forms = forms.chain(on_units.map(|(s, columns)| (None, columns, Some(s))));
+    let all = all.chain(on_units.map(|(s, columns)| (None, columns, Some(s))));
     let mut keys = Vec::new();
     for (i, ((tiles, columns, units), side)) in forms.flat_map(|f| [(f, Side::Keys), (f, Side::Queries)]).enumerate() {
         let all = (0..8).map(|f| (f, None)).chain([

@@ -132,3 +132,19 @@ pub(super) fn direct_rows(columns: usize, rows: usize) -> usize {
         _ => 1,
     }
 }
+
+/// The rows that an invocation of a direct kernel may have, those of [`direct_rows`] first.
+pub(super) fn direct_candidates(columns: usize, rows: usize) -> Vec<usize> {
+    let own = direct_rows(columns, rows);
+    let others = [1, 2, 4].into_iter().filter(|other| *other != own && *other <= rows.div_ceil(8));
+    std::iter::once(own).chain(others).collect()
+}
+
+/// Cuts the rows of each head and batch entry of a launch of so many groups anew: changes the words "blocks" and
+/// "groups", and returns the latter.
+pub(super) fn cut(params: &mut [u32], groups: u64, rows: u32, of_group: usize) -> u64 {
+    let heads = groups / u64::from(params[5]);
+    params[5] = rows.div_ceil(of_group as u32);
+    params[0] = heads as u32 * params[5];
+    u64::from(params[0])
+}

@@ -11,6 +11,7 @@ pub mod attention;
 pub mod attention_grad;
 pub mod attention_stats;
 mod chain_wgsl;
+mod choices;
 pub mod cross_entropy;
 pub mod cross_entropy_grad;
 pub mod dropout;
@@ -38,9 +39,11 @@ mod tests;
 pub mod units;
 mod view;
 
+pub use choices::{Choices, Config, Problem};
 pub use error::KernelError;
 pub use philox::Fours;
 pub use split::split_rows;
+pub use template::fingerprint;
 
 use crate::caps::{DeviceCaps, MatrixUnits};
 use crate::graph::DType;

@@ -67,6 +67,16 @@ static ENVIRONMENT: LazyLock<Environment<'static>> = LazyLock::new(|| {
     env
 });
 
+/// A number that changes with the text of any template: the CRC-32 of all.
+pub fn fingerprint() -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    for (name, text) in TEMPLATES {
+        hasher.update(name.as_bytes());
+        hasher.update(text.as_bytes());
+    }
+    hasher.finalize()
+}
+
 /// Renders `NAME.wgsl`. Its variables come from a key alone, so a failure is a fault of the template.
 pub fn render(name: &str, params: ParamSpace, values: Value) -> String {
     let values = context! { immediate => params == ParamSpace::Immediate, ..values };

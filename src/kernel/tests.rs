@@ -143,7 +143,9 @@ fn bindings_and_workgroups_are_those_of_rust_and_portable() {
 
         let size = module.entry_points[0].workgroup_size;
         assert_eq!(size, [key.workgroup_size(), 1, 1], "{key:?}");
-        assert!(size[0] <= DeviceCaps::PORTABLE.max_invocations, "{key:?}");
+        // what has matrix units has large workgroups too
+        let most = if is_device(key.units()) { 1024 } else { DeviceCaps::PORTABLE.max_invocations };
+        assert!(size[0] <= most, "{key:?}");
         let shared = module.global_variables.iter().filter(|(_, v)| v.space == naga::AddressSpace::WorkGroup);
         let bytes: u32 = shared.map(|(_, v)| module.types[v.ty].inner.size(module.to_ctx())).sum();
         let claimed = key.workgroup_bytes().max(DeviceCaps::PORTABLE.workgroup_bytes as usize);

@@ -27,7 +27,7 @@ pub struct Lifetime {
 }
 
 /// Where each tensor lives.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemoryPlan {
     /// The slot of each tensor that is temporary and touched.
     pub slots: Vec<Option<SlotId>>,

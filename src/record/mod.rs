@@ -99,7 +99,7 @@ pub struct BufferPort {
 }
 
 /// Everything that a run does.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recording {
     /// All buffers.
     pub buffers: Vec<BufferSpec>,

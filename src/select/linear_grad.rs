@@ -8,7 +8,7 @@ use crate::kernel::matmul::{Matmul, OnUnits};
 use crate::kernel::reduce::{self, ReduceKind};
 use crate::kernel::sum_parts::{self, Sums};
 use crate::kernel::units::Exponents;
-use crate::kernel::{KernelError, View, fill};
+use crate::kernel::{Config, KernelError, View, fill};
 
 impl Selector<'_> {
     /// x (…, K), dy (…, N) → dW (N, K) and, with a bias, db (N).
@@ -55,6 +55,17 @@ impl Selector<'_> {
         Ok(Located { view: View::dense(&Shape::from(vec![shape.rows(), shape.last()])), ..dense })
     }
 
+    /// How long slices of the rows of a gradient's operands should be.
+    fn slice(&mut self, id: NodeId, a: &View, b: &View, dtype: DType, sums: bool) -> Option<usize> {
+        let caps = self.caps;
+        let own = Config::Slice(Matmul::slice(a, b, dtype, caps).unwrap_or(0));
+        let problem = Matmul::slice_problem(a, b, dtype, sums);
+        match self.choose(id, problem, own, || Matmul::slices(a, b, dtype, caps)) {
+            Config::Slice(length) if length > 0 => Some(length),
+            _ => None,
+        }
+    }
+
     /// dW = dyᵀ · x and db for x (M, K) and dy (M, N).
     fn weight_product(
         &mut self,
@@ -67,6 +78,7 @@ impl Selector<'_> {
         let node = self.graph.node(id);
         let a = dy.view.permute(&[1, 0]);
         let (n, m, k) = (a.dims[0], a.dims[1], x.view.dims[1]);
+        let slice = self.slice(id, &a, &x.view, dy.dtype, db.is_some());
         let identity = Chain::identity();
         let turned = Located { view: a.clone(), ..dy.clone() };
         let operands = [(node.inputs[1], &turned), (node.inputs[0], x)];
@@ -84,7 +96,7 @@ impl Selector<'_> {
             epilogue: &identity,
             extras: &[],
             in_place: None,
-            slice: Matmul::slice(&a, &x.view, dy.dtype, self.caps),
+            slice,
             sums: db.map(|db| &db.view),
             units,
         };

@@ -1,7 +1,8 @@
 //! In: a graph and a device's caps; out: [`Selected`], tensors and the launches over them in order. Knows neither
 //! buffers nor wgpu.
 //!
-//! Every op goes to a kernel in one exhaustive match. Ops that only move elements (reshape, permute, slice,
+//! Every op goes to a kernel in one exhaustive match. Where a kernel could be launched in several ways, a table of
+//! [`Choices`](crate::kernel::Choices) decides, and the kernel's own model of the device where the table says nothing. Ops that only move elements (reshape, permute, slice,
 //! broadcast) become [`View`]s of their input; what reads a view in a way that its kernel cannot makes a dense copy
 //! first. Physical layouts are explicit: a weight that only products read and no run updates is stored
 //! transposed, (in, out), and cut into tensors that one binding covers; see [`Weight`].
@@ -20,7 +21,7 @@ mod units;
 pub use error::SelectError;
 
 use crate::graph::{DType, IndexBound, NodeId, Report, StorageId, TensorType};
-use crate::kernel::{Launch, View};
+use crate::kernel::{Config, Launch, Problem, View};
 use std::fmt;
 use std::ops::Range;
 
@@ -96,6 +97,23 @@ pub struct Step {
     pub in_place: Option<TensorId>,
 }
 
+/// A choice that was made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// What it depends on.
+    pub problem: Problem,
+    /// The first node that it was made for.
+    pub node: NodeId,
+    /// How many times it was made.
+    pub uses: usize,
+    /// What was chosen.
+    pub config: Config,
+    /// All that the device can run, those that the kernel's model finds good first.
+    pub configs: Vec<Config>,
+    /// What the table of choices holds although the device cannot run it; the model's choice was taken instead.
+    pub unfit: Option<Config>,
+}
+
 /// A graph with kernels chosen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Selected {
@@ -113,6 +131,9 @@ pub struct Selected {
     pub outputs: Vec<Port>,
     /// What was not done as it was asked for.
     pub report: Report,
+    /// What could have been chosen otherwise, each problem once; of a node's choices the one that others depend on comes
+    /// first.
+    pub decisions: Vec<Decision>,
 }
 
 /// Where a value is.

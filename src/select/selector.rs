@@ -2,7 +2,7 @@
 
 use super::reads::Reads;
 use super::units::FoundExponents;
-use super::{Located, Port, SelectError, Selected, Step, TensorId, TensorKind, TensorSpec, Weight};
+use super::{Decision, Located, Port, SelectError, Selected, Step, TensorId, TensorKind, TensorSpec, Weight};
 use crate::caps::{DeviceCaps, MatmulPrecision};
 use crate::graph::{
     Chain, DType, Disposition, Extreme, Graph, IndexBound, Node, NodeId, Op, Output, Reduction, Ref, Shape, StateUses,
@@ -11,15 +11,22 @@ use crate::graph::{
 use crate::kernel::elementwise::Elementwise;
 use crate::kernel::norm::NormKind;
 use crate::kernel::reduce::ReduceKind;
-use crate::kernel::{KernelError, Launch, View, fill, gather, norm, reduce, softmax};
+use crate::kernel::{Choices, Config, KernelError, Launch, Problem, View, fill, gather, norm, reduce, softmax};
 use std::collections::{HashMap, HashSet};
 
-/// Chooses kernels for a verified graph.
-pub fn select(graph: &Graph, caps: &DeviceCaps, precision: MatmulPrecision) -> Result<Selected, SelectError> {
+/// Chooses kernels for a verified graph; `choices` go before the kernels' models.
+pub fn select(
+    graph: &Graph,
+    caps: &DeviceCaps,
+    precision: MatmulPrecision,
+    choices: &Choices,
+) -> Result<Selected, SelectError> {
     let mut s = Selector {
         graph,
         caps,
         precision,
+        choices,
+        decided: HashMap::new(),
         out: Selected::default(),
         at: HashMap::new(),
         dense: HashMap::new(),
@@ -48,6 +55,9 @@ pub(super) struct Selector<'a> {
     pub graph: &'a Graph,
     pub caps: &'a DeviceCaps,
     pub precision: MatmulPrecision,
+    choices: &'a Choices,
+    /// Where each problem is in the decisions.
+    decided: HashMap<Problem, usize>,
     pub out: Selected,
     pub at: HashMap<ValueId, Located>,
     dense: HashMap<ValueId, Located>,
@@ -177,11 +187,46 @@ impl<'a> Selector<'a> {
         let node = self.graph.node(id);
         let name = if what.is_empty() { node.name.clone() } else { format!("{} ({what})", node.name) };
         for launch in launches {
+            let launch = self.configure(id, launch);
             self.check_launch(node, &launch)?;
             let launch = launch.map(|position| tensors[position]);
             self.out.steps.push(Step { node: id, name: name.clone(), launch, in_place });
         }
         Ok(())
+    }
+
+    /// A launch with what the table holds for it.
+    fn configure(&mut self, id: NodeId, launch: Launch<usize>) -> Launch<usize> {
+        let (Some(problem), Some(own)) = (launch.problem(), launch.config()) else { return launch };
+        let config = self.choose(id, problem, own, || launch.configs(self.caps));
+        if config == own { launch } else { launch.configured(config) }
+    }
+
+    /// What the table holds for a problem if the device can run it, else the model's choice, and notes it.
+    pub fn choose(
+        &mut self,
+        node: NodeId,
+        problem: Problem,
+        own: Config,
+        configs: impl FnOnce() -> Vec<Config>,
+    ) -> Config {
+        let given = self.choices.get(&problem);
+        let at = self.decided.get(&problem).copied();
+        if let (Some(at), None) = (at, given) {
+            self.out.decisions[at].uses += 1;
+            return own;
+        }
+        let configs = configs();
+        let config = given.filter(|given| configs.contains(given)).unwrap_or(own);
+        match at {
+            Some(at) => self.out.decisions[at].uses += 1,
+            None => {
+                self.decided.insert(problem.clone(), self.out.decisions.len());
+                let unfit = given.filter(|given| *given != config);
+                self.out.decisions.push(Decision { problem, node, uses: 1, config, configs, unfit });
+            }
+        }
+        config
     }
 
     fn check_launch(&self, node: &Node, launch: &Launch<usize>) -> Done {

@@ -41,7 +41,8 @@ pub fn compile_training(
     // what the backward pass reads is no longer written as lift knows it
     let mut compiled = compile(&step, caps, &CompileOptions { lift: false, ..options.clone() })?;
     report.extend(std::mem::take(&mut compiled.report));
-    Ok(Compiled { report, ..compiled })
+    compiled.report = report;
+    Ok(compiled)
 }
 
 /// Trains a model on a device. Every step overwrites the gradients of the one before: nothing adds up between steps
@@ -105,7 +106,8 @@ impl Session {
         train: &TrainOptions,
         options: &CompileOptions,
     ) -> Result<Trainer, Error> {
-        let compiled = compile_training(forward, train, &self.limits(options), options)?;
+        let options = &self.with_preloaded(options);
+        let compiled = self.tuned(compile_training(forward, train, &self.limits(options), options)?, options)?;
         let program = self.load(compiled, params, options)?;
         let graph = &program.compiled().graph;
         let mut frozen = BTreeMap::new();

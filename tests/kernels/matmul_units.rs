@@ -65,8 +65,8 @@ fn uniform(dims: &[usize], seed: u64) -> Vec<f64> {
 }
 
 fn product(case: &mut Case, a: Tensor, b: Tensor, [ta, tb]: [bool; 2]) {
-    let name = format!("{} {} {ta} {tb}", a.shape(), b.shape());
-    let (a, b) = (case.input(a), case.input(b));
+    let (shapes, a, b) = (format!("{} {} {ta} {tb}", a.shape(), b.shape()), case.input(a), case.input(b));
+    let name = format!("{shapes} of {a:?}");
     let y = case.b.matmul_transposed(a, ta, b, tb);
     case.output(name, y);
 }
@@ -89,7 +89,7 @@ fn high_is_as_exact_as_f32_on_normal_uniform_and_wide_data() {
         let mut case = Case::new();
         product(&mut case, matrix([m, k], 1), matrix([k, n], 3), [false, false]);
         product(&mut case, matrix([k, m], 5), matrix([n, k], 7), [true, true]);
-        check(case.finish(), &options(session, 16, precision), tolerance, |program| {
+        check(case.finish(), &options(session, 4, precision), tolerance, |program| {
             let wanted = ["exponents", "exponents", "matmul_units"].repeat(2);
             assert_eq!(kernels(program), wanted);
         });
@@ -114,7 +114,7 @@ fn huge_and_tiny_numbers_neither_overflow_nor_vanish() {
             tensor(&[k, n], |i| if i % n == 3 { 0.0 } else { b * right[i] }),
             [false, false],
         );
-        check(case.finish(), &options(session, 16, High), HIGH, |_| ());
+        check(case.finish(), &options(session, 4, High), HIGH, |_| ());
     }
 }
 
@@ -128,7 +128,7 @@ fn what_is_not_finite_stays_so_in_its_row_and_column_alone() -> Result {
         let a = tensor(&[m, k], |i| if i == 5 * k + 7 { bad } else { left[i] });
         product(&mut case, a, tensor(&[k, n], |i| if i == 9 * n + 11 { bad } else { right[i] }), [false, false]);
         let (graph, params, inputs) = case.finish();
-        let program = session.compile(&graph, &params, &options(session, 16, precision))?;
+        let program = session.compile(&graph, &params, &options(session, 4, precision))?;
         let want = &evaluate(&graph, &params, &inputs)?;
         let got = run(&program, &graph, &inputs);
         for (name, want) in want {
@@ -171,10 +171,10 @@ fn fused(graph: &mut Graph, inputs: &mut Named, dtype: DType, [m, k, n]: [usize;
 fn every_layout_at_odd_and_whole_sizes_with_an_epilogue() {
     let Some(session) = adapter() else { return };
     for (dtype, precision, tolerance, side) in [
-        (DType::F32, High, HIGH, 16),
+        (DType::F32, High, HIGH, 4),
         (DType::F32, High, HIGH, 8),
         (DType::F32, Medium, MEDIUM, 8),
-        (DType::F16, MatmulPrecision::Highest, F16, 16),
+        (DType::F16, MatmulPrecision::Highest, F16, 4),
     ] {
         let (mut graph, mut inputs) = (Graph::default(), Named::new());
         for layout in [[false, false], [false, true], [true, false], [true, true]] {
@@ -209,7 +209,7 @@ fn batches_and_views() -> Result {
     let heads = c.b.permute(cut, &[1, 0, 2])?; // (3, 18, 17)
     let scores = c.b.matmul_transposed(heads, false, heads, true);
     c.output("heads", scores);
-    check(c.finish(), &options(session, 16, High), HIGH, |program| {
+    check(c.finish(), &options(session, 4, High), HIGH, |program| {
         assert_eq!(kernels(program).iter().filter(|k| **k == "matmul_units").count(), 5);
     });
     Ok(())
@@ -225,7 +225,7 @@ fn weights_bring_their_exponents_and_readers_share_those_of_activations() -> Res
         let y = c.b.linear(x, w, Some(bias));
         c.output(format!("linear {i}"), y);
     }
-    let mut options = options(session, 16, High);
+    let mut options = options(session, 4, High);
     options.lift = false;
     // the larger weight is cut into pieces
     options.limits.as_mut().expect("limits were set").max_binding_bytes = 32 << 10;
@@ -240,7 +240,7 @@ fn weights_bring_their_exponents_and_readers_share_those_of_activations() -> Res
 #[test]
 fn gradients_of_weights_whole_and_in_slices() {
     let Some(session) = adapter() else { return };
-    for (side, precision, tolerance) in [(16, High, HIGH), (8, Medium, MEDIUM)] {
+    for (side, precision, tolerance) in [(4, High, HIGH), (8, Medium, MEDIUM)] {
         for (lead, [k, n], bias) in
             [(&[40][..], [36, 33], true), (&[2, 300], [64, 20], true), (&[700], [16, 40], false)]
         {
@@ -281,7 +281,7 @@ fn a_precision_that_cannot_be_had_is_reported() -> Result {
     if !session.caps().f16 {
         return Ok(());
     }
-    let mut few = options(session, 16, High);
+    let mut few = options(session, 4, High);
     few.limits.as_mut().expect("limits were set").max_storage_buffers = 4;
     let program = session.compile(&graph, &params, &few)?;
     let report = program.report().to_string();

@@ -99,7 +99,8 @@ fn test(args: &[OsString]) -> Result<(), String> {
 /// A part of the suite in which neither a missing adapter nor a printed stage that differs is passed over.
 fn suite(kinds: &[&str]) -> Command {
     let mut command = cargo(&["test", "--workspace"]);
-    command.args(kinds).env("KILN_REQUIRE_ADAPTER", "1");
+    // nothing that an earlier start has kept, and nothing left behind
+    command.args(kinds).env("KILN_REQUIRE_ADAPTER", "1").env("KILN_CACHE_DIR", "");
     if std::env::var_os("INSTA_UPDATE").is_none() {
         command.env("INSTA_UPDATE", "no");
     }

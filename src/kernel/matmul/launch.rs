@@ -8,7 +8,7 @@ use crate::caps::DeviceCaps;
 use crate::graph::{Chain, DType};
 use crate::kernel::units::{Exponents, Units};
 use crate::kernel::view::{coalesce, window};
-use crate::kernel::{Estimate, KernelError, KernelKey, Launch, View};
+use crate::kernel::{Config, Estimate, KernelError, KernelKey, Launch, View, choices};
 
 /// That a product goes to matrix units.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +99,19 @@ impl Strides {
     }
 }
 
+/// The longest slice of K whose windows of A and B a binding covers; `None` where it covers all of both.
+fn longest_slice(a: &View, b: &View, dtype: DType, caps: &DeviceCaps) -> Option<usize> {
+    let (m, k, n) = (a.dims[0], a.dims[1], b.dims[1]);
+    // a window starts at an aligned offset and is rounded up to 16 bytes
+    let room = caps.max_binding_bytes.saturating_sub(caps.storage_align + 16) as usize / dtype.size();
+    let most = |outer: usize, stride: usize, along_k: usize| {
+        if along_k <= stride { k } else { room.saturating_sub((outer - 1) * stride + 1) / along_k + 1 }
+    };
+    let most = most(m, a.strides[0], a.strides[1]).min(most(n, b.strides[1], b.strides[0]));
+    let whole = if most < tile::SLICE_STEP { most } else { most / tile::SLICE_STEP * tile::SLICE_STEP };
+    (most < k).then_some(whole)
+}
+
 impl Matmul<'_> {
     /// The launches: one, or several where a window would exceed the device's binding limit. `KernelError::Layout`
     /// names an operand that must be made dense first.
@@ -122,18 +135,27 @@ impl Matmul<'_> {
     /// rows follow each other along K, or the tiles are too few for the device's cores.
     pub fn slice(a: &View, b: &View, dtype: DType, caps: &DeviceCaps) -> Option<usize> {
         let (m, k, n) = (a.dims[0], a.dims[1], b.dims[1]);
-        // a window starts at an aligned offset and is rounded up to 16 bytes
-        let room = caps.max_binding_bytes.saturating_sub(caps.storage_align + 16) as usize / dtype.size();
-        let most = |outer: usize, stride: usize, along_k: usize| {
-            if along_k <= stride { k } else { room.saturating_sub((outer - 1) * stride + 1) / along_k + 1 }
-        };
-        let most = most(m, a.strides[0], a.strides[1]).min(most(n, b.strides[1], b.strides[0]));
         let best = tile::slice(m, n, k, caps);
-        if most >= k {
-            return best;
+        match longest_slice(a, b, dtype, caps) {
+            Some(most) => Some(best.map_or(most, |best| best.min(most))),
+            None => best,
         }
-        let most = if most < tile::SLICE_STEP { most } else { most / tile::SLICE_STEP * tile::SLICE_STEP };
-        Some(best.map_or(most, |best| best.min(most)))
+    }
+
+    /// What [`Matmul::slice`] decides, for a table of choices: `sums` says whether A's rows are summed too.
+    pub fn slice_problem(a: &View, b: &View, dtype: DType, sums: bool) -> choices::Problem {
+        let (m, k, n) = (a.dims[0], a.dims[1], b.dims[1]);
+        let along = |k_stride: usize, outer| if k_stride == 1 { "k" } else { outer };
+        let (a, b) = (along(a.strides[1], "m"), along(b.strides[0], "n"));
+        choices::Problem(format!("slices {dtype} {m}x{n}x{k} a:{a} b:{b}{}", if sums { " sums" } else { "" }))
+    }
+
+    /// The lengths of slices that a device can run, those that the model finds good first.
+    pub fn slices(a: &View, b: &View, dtype: DType, caps: &DeviceCaps) -> Vec<Config> {
+        let (m, k, n) = (a.dims[0], a.dims[1], b.dims[1]);
+        let most = longest_slice(a, b, dtype, caps);
+        let fits = |slice: &usize| most.is_none_or(|most| (1..=most).contains(slice));
+        tile::slices(m, n, k, caps).into_iter().filter(fits).map(Config::Slice).collect()
     }
 
     fn problem(&self) -> Problem {
@@ -294,7 +316,6 @@ impl Matmul<'_> {
             None => tile(m, q.n, q.k, batch, caps),
         };
         let (tiles_m, tiles_n) = (m.div_ceil(tile.m), q.n.div_ceil(tile.n));
-        let whole_k = caps.cpu || q.inner_bits().is_multiple_of(tile.k);
         let (mut operands, mut firsts) = (Vec::new(), Vec::new());
         for (i, o) in q.operands.iter().enumerate() {
             let reach = o.lead.iter().zip(&q.lead).map(|(s, d)| s * (d - 1)).sum::<usize>();
@@ -358,7 +379,7 @@ impl Matmul<'_> {
             b: b_side,
             out_vec,
             tile,
-            full: whole_k && m.is_multiple_of(tile.m) && q.n.is_multiple_of(tile.n),
+            full: tile::is_full(tile, m, q.n, q.inner_bits()),
             batch_rank: rows,
             epilogue: self.epilogue.clone(),
             extras,

@@ -16,8 +16,12 @@ use super::chain_wgsl::{Printer, is_condition, name};
 use super::template::render;
 use super::units::Units;
 use super::{Access, ParamSpace, wgsl_type};
+use crate::caps::DeviceCaps;
 use crate::graph::{Chain, DType};
+use crate::kernel::{Config, Problem};
 use minijinja::{Value, context};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
 
 /// How an operand lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,7 +44,7 @@ pub enum Columns {
 }
 
 /// Sizes of a workgroup's tile and of an invocation's share, or on matrix units a subgroup's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tile {
     /// Rows of a tile.
     pub m: usize,
@@ -53,6 +57,12 @@ pub struct Tile {
     /// Columns of an invocation, or of a subgroup.
     pub tn: usize,
 }
+
+/// Names of the words of the parameters that every product has, in front of all others.
+const FIXED: [&str; 13] = [
+    "groups", "m", "n", "k", "zero", "tiles_m", "tiles_n", "a_offset", "a_stride", "b_offset", "b_stride", "c_offset",
+    "c_stride",
+];
 
 /// All that changes the kernel's text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -165,8 +175,7 @@ impl MatmulKey {
 
     /// Names of the words of the parameters.
     pub fn params(&self) -> Vec<String> {
-        let fixed = "groups m n k zero tiles_m tiles_n a_offset a_stride b_offset b_stride c_offset c_stride";
-        let mut names: Vec<String> = fixed.split(' ').map(String::from).collect();
+        let mut names: Vec<String> = FIXED.map(String::from).into();
         names.extend(self.sliced.then(|| "tail".to_owned()));
         names.extend(self.sums.then(|| "sums_offset".to_owned()));
         for d in 0..self.batch_rank {
@@ -182,6 +191,74 @@ impl MatmulKey {
             names.extend((0..self.batch_rank).map(|d| format!("exp_{side}_batch{d}")));
         }
         names
+    }
+
+    /// Number of batch entries, M, N and K of a launch with these parameters.
+    fn sizes(&self, params: &[u32]) -> [usize; 4] {
+        // after the fixed words, a slice's tail and the sums' offset comes each batch dimension
+        let first = FIXED.len() + usize::from(self.sliced) + usize::from(self.sums);
+        let step = 4 + usize::from(self.sums);
+        let batch = (0..self.batch_rank).map(|d| params[first + d * step] as usize).product();
+        [batch, params[1] as usize, params[2] as usize, params[3] as usize]
+    }
+
+    /// What a tile is chosen for.
+    pub(in crate::kernel) fn problem(&self, params: &[u32]) -> Problem {
+        let [batch, m, n, k] = self.sizes(params);
+        let side = |s: Side, outer| format!("{}{}", if s.along_k { "k" } else { outer }, if s.vec { "x4" } else { "" });
+        let (a, b) = (side(self.a, "m"), side(self.b, "n"));
+        let mut words = format!("matmul {} {batch}x{m}x{n}x{k} a:{a} b:{b} c:{}", self.dtype, self.out);
+        words.push_str(if self.out_vec { "x4" } else { "" });
+        for (dtype, columns) in &self.extras {
+            let _ = write!(words, " {dtype}:{columns:?}");
+        }
+        if !self.epilogue.steps.is_empty() {
+            let _ = write!(words, " steps:{}", self.epilogue.steps.len());
+        }
+        if let Some(units) = self.units {
+            let _ = write!(words, " {:?} {}", units.units, if units.split { "split" } else { "rounded" });
+        }
+        for (word, on) in [(" in place", self.in_place.is_some()), (" sliced", self.sliced), (" sums", self.sums)] {
+            words.push_str(if on { word } else { "" });
+        }
+        Problem(words)
+    }
+
+    /// The tiles that a device can run.
+    pub(in crate::kernel) fn configs(&self, params: &[u32], caps: &DeviceCaps) -> Vec<Config> {
+        let [batch, m, n, k] = self.sizes(params);
+        let Some(units) = self.units else {
+            return tile::candidates(m, n, k, batch, caps).into_iter().map(Config::Tile).collect();
+        };
+        if self.scaled() {
+            // random exponents would not be those of random operands
+            return vec![Config::Tile(self.tile)];
+        }
+        let needs = units_tile::Needs { sides: [self.a, self.b], scaled: false, sums: self.sums };
+        units_tile::candidates([m, n, k, batch], needs, units, caps).into_iter().map(Config::Tile).collect()
+    }
+
+    /// Takes another tile, changes what depends on it, and returns the number of workgroups.
+    pub(in crate::kernel) fn configure(&mut self, params: &mut [u32], tile: Tile) -> u64 {
+        let [batch, m, n, k] = self.sizes(params);
+        let last = if self.sliced { params[FIXED.len()] as usize } else { k };
+        let (tiles_m, tiles_n) = (m.div_ceil(tile.m), n.div_ceil(tile.n));
+        let groups = tiles_m * tiles_n * batch;
+        self.full = tile::is_full(tile, m, n, k | last);
+        self.tile = tile;
+        (params[0], params[5], params[6]) = (groups as u32, tiles_m as u32, tiles_n as u32);
+        groups as u64
+    }
+
+    /// The stored type of each binding.
+    pub(in crate::kernel) fn operand_types(&self) -> Vec<DType> {
+        let extras = self.extras.iter().enumerate().filter(|(i, _)| self.in_place != Some(*i)).map(|(_, e)| e.0);
+        let mut all = vec![self.dtype; 2];
+        all.extend(extras);
+        all.push(self.out);
+        all.extend(self.sums.then_some(self.out));
+        all.extend([DType::U32; 2].into_iter().filter(|_| self.scaled()));
+        all
     }
 
     /// Bytes of workgroup memory.

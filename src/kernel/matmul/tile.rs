@@ -65,19 +65,51 @@ pub(super) fn tile(m: usize, n: usize, k: usize, batch: usize, caps: &DeviceCaps
     best(m, n, k, batch, caps).map_or(SMALLEST, |c| c.1)
 }
 
-/// The least predicted time of one step along k on the busiest core, in multiply-adds at the full rate, and its tile:
-/// rounds of workgroups times the work of one over its share of the rate.
+/// Whether sizes are whole multiples of a tile; `k_bits` is a number that 2ⁱ divides if it divides every K.
+pub(super) fn is_full(tile: Tile, m: usize, n: usize, k_bits: usize) -> bool {
+    (tile.k == 0 || k_bits.is_multiple_of(tile.k)) && m.is_multiple_of(tile.m) && n.is_multiple_of(tile.n)
+}
+
+/// The least predicted time of one step along k on the busiest core, and its tile.
 fn best(m: usize, n: usize, k: usize, batch: usize, caps: &DeviceCaps) -> Option<(f64, Tile)> {
-    let candidates = TILES.iter().filter_map(|&(bm, bn, tm, tn, share)| {
+    predicted(m, n, k, batch, caps).min_by(|a, b| a.0.total_cmp(&b.0))
+}
+
+/// The predicted time of one step along k on the busiest core, in multiply-adds at the full rate, of every tile that the
+/// device can run: rounds of workgroups times the work of one over its share of the rate. The preferred depth of those
+/// that differ in it alone comes first.
+fn predicted(m: usize, n: usize, k: usize, batch: usize, caps: &DeviceCaps) -> impl Iterator<Item = (f64, Tile)> {
+    let (memory, invocations) = (caps.workgroup_bytes as usize, caps.max_invocations as usize);
+    TILES.iter().flat_map(move |&(bm, bn, tm, tn, share)| {
         let threads = bm / tm * (bn / tn);
-        let at_depth = |k| Tile { m: bm, n: bn, k, tm, tn };
-        let fits = |d: &&usize| stage_bytes(at_depth(**d)) <= caps.workgroup_bytes as usize;
-        let depth = depths(bm, bn).iter().filter(fits).find(|d| **d <= k.next_multiple_of(8))?;
         let tiles = (m.div_ceil(bm) * n.div_ceil(bn) * batch).div_ceil(CORES);
         let cost = rounds(tiles, threads) * (bm * bn) as f64 / share;
-        (threads <= caps.max_invocations as usize).then_some((cost, at_depth(*depth)))
-    });
-    candidates.min_by(|a, b| a.0.total_cmp(&b.0))
+        let at_depth = move |k: &usize| (cost, Tile { m: bm, n: bn, k: *k, tm, tn });
+        let fits = move |t: &(f64, Tile)| {
+            stage_bytes(t.1) <= memory && threads <= invocations && t.1.k <= k.next_multiple_of(8)
+        };
+        depths(bm, bn).iter().map(at_depth).filter(fits)
+    })
+}
+
+/// The tiles that the device can run, that of the least predicted time first.
+pub(super) fn candidates(m: usize, n: usize, k: usize, batch: usize, caps: &DeviceCaps) -> Vec<Tile> {
+    if caps.cpu {
+        return direct_candidates(m, n);
+    }
+    let mut all: Vec<(f64, Tile)> = predicted(m, n, k, batch, caps).collect();
+    // stable: the preferred depth stays in front
+    all.sort_by(|a, b| a.0.total_cmp(&b.0));
+    if all.is_empty() { vec![SMALLEST] } else { all.into_iter().map(|(_, tile)| tile).collect() }
+}
+
+/// The direct kernel's tiles, the preferred first; rows beyond M would repeat the last one.
+fn direct_candidates(m: usize, n: usize) -> Vec<Tile> {
+    let own = direct_tile(m, n);
+    let shares = [16, 8, 4].into_iter().flat_map(|tm| [16, 8, 4].map(|tn| (tm, tn)));
+    let others = shares.filter(|&(tm, tn)| tm <= own.tm && 8 * tn < 2 * n.max(32) && (tm, tn) != (own.tm, own.tn));
+    let tile = |(tm, tn)| Tile { m: tm, n: 8 * tn, k: 0, tm, tn };
+    std::iter::once(own).chain(others.map(tile)).collect()
 }
 
 /// Slices are multiples of the deepest stage.
@@ -105,17 +137,38 @@ pub(super) fn slice(m: usize, n: usize, k: usize, caps: &DeviceCaps) -> Option<u
         return None;
     }
     let whole = best(m, n, k, 1, caps)?.0 * k as f64;
+    let (time, slice) = sliced(m, n, k, caps).min_by(|a, b| a.0.total_cmp(&b.0))?;
+    // what is saved must be worth the memory
+    (time < 0.85 * whole).then_some(slice)
+}
+
+/// The predicted time of slices with their sums, and their length.
+fn sliced(m: usize, n: usize, k: usize, caps: &DeviceCaps) -> impl Iterator<Item = (f64, usize)> {
     let most = (MOST_SUMS as u64).min(caps.max_binding_bytes) as usize;
-    let sliced = (2..=MOST_SLICES.min(k / LEAST_SLICE)).filter_map(|slices| {
+    (2..=MOST_SLICES.min(k / LEAST_SLICE)).filter_map(move |slices| {
         let slice = k.div_ceil(slices).next_multiple_of(SLICE_STEP);
         let slices = k.div_ceil(slice);
         let sums = slices * m * n * 4;
         let step = best(m, n, slice, slices, caps)?.0;
         (slices > 1 && sums <= most).then_some((step * slice as f64 + LAUNCH + BYTE * 2.0 * sums as f64, slice))
-    });
-    let (time, slice) = sliced.min_by(|a, b| a.0.total_cmp(&b.0))?;
-    // what is saved must be worth the memory
-    (time < 0.85 * whole).then_some(slice)
+    })
+}
+
+/// Lengths of slices, each once, that of the least predicted time first; 0 is K as a whole.
+pub(super) fn slices(m: usize, n: usize, k: usize, caps: &DeviceCaps) -> Vec<usize> {
+    if caps.cpu {
+        return vec![0];
+    }
+    let whole = best(m, n, k, 1, caps).map(|(step, _)| (step * k as f64, 0));
+    let mut all: Vec<(f64, usize)> = whole.into_iter().chain(sliced(m, n, k, caps)).collect();
+    all.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut lengths: Vec<usize> = Vec::new();
+    for (_, slice) in all {
+        if !lengths.contains(&slice) {
+            lengths.push(slice);
+        }
+    }
+    lengths
 }
 
 /// Every tile, for tests.
@@ -125,5 +178,9 @@ pub(super) fn all() -> impl Iterator<Item = Tile> {
         depths(m, n).iter().map(move |&k| Tile { m, n, k, tm, tn })
     };
     let tiles = TILES.into_iter().flat_map(deep);
-    tiles.chain([direct_tile(1, 64), direct_tile(8, 32), direct_tile(16, 128), SMALLEST])
+    let direct = [(16, 128), (1, 64), (8, 32)].into_iter().flat_map(|(m, n)| direct_candidates(m, n));
+    let mut all: Vec<Tile> = tiles.chain(direct).chain([SMALLEST]).collect();
+    let mut seen = std::collections::HashSet::new();
+    all.retain(|tile| seen.insert(*tile));
+    all.into_iter()
 }

@@ -8,16 +8,22 @@ use crate::kernel::units::Units;
 
 /// Rows, columns and depth of a tile, rows and columns of a subgroup's share, and the share of the best tile's rate that
 /// it reaches where enough of them are there, with operands split and not.
-const TILES: [(Tile, f64, f64); 5] = [
-    (Tile { m: 128, n: 128, k: 32, tm: 64, tn: 32 }, 1.0, 0.9),
-    (Tile { m: 128, n: 128, k: 32, tm: 64, tn: 64 }, 0.7, 1.0),
-    (Tile { m: 128, n: 64, k: 32, tm: 64, tn: 32 }, 0.9, 0.8),
-    (Tile { m: 64, n: 64, k: 32, tm: 32, tn: 32 }, 0.7, 0.6),
+const TILES: [(Tile, f64, f64); 7] = [
+    (Tile { m: 128, n: 128, k: 32, tm: 64, tn: 32 }, 1.0, 0.8),
+    (Tile { m: 128, n: 128, k: 32, tm: 64, tn: 64 }, 0.6, 1.0),
+    (Tile { m: 256, n: 128, k: 32, tm: 64, tn: 32 }, 0.5, 0.95),
+    (Tile { m: 128, n: 128, k: 16, tm: 64, tn: 32 }, 0.85, 0.6),
+    (Tile { m: 128, n: 64, k: 32, tm: 32, tn: 32 }, 0.78, 0.75),
+    (Tile { m: 64, n: 64, k: 32, tm: 32, tn: 32 }, 0.8, 0.7),
     (Tile { m: 32, n: 64, k: 32, tm: 32, tn: 16 }, 0.5, 0.4),
 ];
 
-/// For emulated units: several shares in a tile, several matrices in a share.
-const EMULATED: [Tile; 2] = [Tile { m: 32, n: 32, k: 16, tm: 16, tn: 8 }, Tile { m: 32, n: 64, k: 32, tm: 16, tn: 16 }];
+/// For emulated units, by their side: several shares in a tile, several matrices in most shares.
+const EMULATED: [(u32, Tile); 3] = [
+    (4, Tile { m: 16, n: 16, k: 8, tm: 8, tn: 4 }),
+    (8, Tile { m: 32, n: 32, k: 8, tm: 16, tn: 8 }),
+    (16, Tile { m: 32, n: 64, k: 16, tm: 16, tn: 16 }),
+];
 
 /// The least M, N and K that go to units: smaller ones would leave most of a matrix empty.
 const LEAST: usize = 16;
@@ -58,7 +64,14 @@ pub(super) fn tile([m, n, k, batch]: [usize; 4], needs: Needs, units: Units, cap
     if m.min(n).min(k) < LEAST || caps.cpu {
         return None;
     }
-    predicted([m, n, k, batch], needs, units, caps).min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, tile)| tile)
+    candidates([m, n, k, batch], needs, units, caps).first().copied()
+}
+
+/// The tiles that the device can run, that of the least predicted time first.
+pub(super) fn candidates(sizes: [usize; 4], needs: Needs, units: Units, caps: &DeviceCaps) -> Vec<Tile> {
+    let mut all: Vec<(f64, Tile)> = predicted(sizes, needs, units, caps).collect();
+    all.sort_by(|a, b| a.0.total_cmp(&b.0));
+    all.into_iter().map(|(_, tile)| tile).collect()
 }
 
 /// The predicted time of one step along k on the busiest core of every tile that the device can run.
@@ -88,8 +101,9 @@ fn tiles(units: Units) -> Vec<(Tile, f64)> {
         MatrixUnits::Device { .. } => {
             TILES.iter().map(|&(tile, split, one)| (tile, if units.split { split } else { one })).collect()
         }
-        MatrixUnits::Emulated { side: 8 } => vec![(EMULATED[0], 1.0)],
-        MatrixUnits::Emulated { .. } => vec![(EMULATED[1], 1.0)],
+        MatrixUnits::Emulated { side } => {
+            EMULATED.iter().filter(|(of, _)| *of == side).map(|(_, tile)| (*tile, 1.0)).collect()
+        }
     }
 }
 
@@ -98,11 +112,11 @@ fn tiles(units: Units) -> Vec<(Tile, f64)> {
 pub(super) fn all() -> Vec<(Units, Tile)> {
     let mut all = Vec::new();
     for split in [false, true] {
-        for side in [8, 16] {
-            for units in [MatrixUnits::Device { side, lanes: 32 }, MatrixUnits::Emulated { side }] {
-                let units = Units { units, split };
-                all.extend(tiles(units).into_iter().map(|(tile, _)| (units, tile)));
-            }
+        let devices = [8, 16].map(|side| MatrixUnits::Device { side, lanes: 32 });
+        let emulated = EMULATED.map(|(side, _)| MatrixUnits::Emulated { side });
+        for units in devices.into_iter().chain(emulated) {
+            let units = Units { units, split };
+            all.extend(tiles(units).into_iter().map(|(tile, _)| (units, tile)));
         }
     }
     all

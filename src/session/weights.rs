@@ -1,0 +1,178 @@
+//! In: a compiled graph and its parameters; out: what the buffers of its weights hold, in the order and layout that
+//! select asks for. Knows no device.
+//!
+//! Weights are made a batch at a time: their parameters are gathered on one thread, and those that are stored transposed
+//! are turned on all.
+
+use super::Compiled;
+use crate::error::Error;
+use crate::gpu::Content;
+use crate::graph::{DType, Storage, TensorType};
+use crate::model::ParamSource;
+use crate::select::Weight;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Bytes of weights that are in the making at a time.
+const BATCH: usize = 64 << 20;
+
+/// What the buffers of weights hold.
+pub(super) fn contents(compiled: &Compiled, params: &dyn ParamSource) -> impl Iterator<Item = Result<Content, Error>> {
+    let Compiled { graph, selected, recording, .. } = compiled;
+    let mut next = 0;
+    let batches = std::iter::from_fn(move || {
+        let (first, mut bytes) = (next, 0);
+        let mut batch = Vec::new();
+        while let Some(weight) = selected.weights.get(next).filter(|_| bytes < BATCH) {
+            match gather(weight, graph.layout.get(weight.storage), params) {
+                Ok(raw) => {
+                    bytes += raw.bytes.len();
+                    batch.push(raw);
+                }
+                Err(error) => {
+                    next = selected.weights.len();
+                    return Some(vec![Err(error)]);
+                }
+            }
+            next += 1;
+        }
+        let places = recording.weights.iter().skip(first);
+        let content = |(bytes, &(buffer, offset))| Ok(Content { buffer, offset, bytes });
+        (!batch.is_empty()).then(|| turn(batch).into_iter().zip(places).map(content).collect())
+    });
+    batches.flatten()
+}
+
+/// Rows of a matrix that may have to become columns.
+struct Raw {
+    bytes: Vec<u8>,
+    /// Rows, columns and bytes of an element where it is transposed.
+    turned: Option<(usize, usize, DType)>,
+}
+
+/// A weight's storage, or those of its rows that are wanted: its parameters one after the other.
+fn gather(weight: &Weight, storage: &Storage, params: &dyn ParamSource) -> Result<Raw, Error> {
+    let size = storage.dtype.size();
+    let row = storage.shape.dims().get(1).copied().unwrap_or(1) * size;
+    let wanted = weight.columns.as_ref().map_or(0..storage.shape.elements() * size, |c| c.start * row..c.end * row);
+    let mut bytes = Vec::with_capacity(wanted.len());
+    let mut at = 0;
+    for part in &storage.parts {
+        let expected = TensorType { dtype: storage.dtype, shape: part.shape.clone() };
+        let Some(given) = params.get(&part.name) else {
+            return Err(Error::MissingParameter { name: part.name.clone(), expected });
+        };
+        if given.shape() != &part.shape {
+            return Err(Error::ParameterType { name: part.name.clone(), expected, got: given.ty().clone() });
+        }
+        let cast = (given.dtype() != storage.dtype).then(|| given.cast(storage.dtype));
+        let whole = cast.as_ref().map_or(given.bytes(), |cast| cast.bytes());
+        let (from, to) = (wanted.start.max(at), wanted.end.min(at + whole.len()));
+        bytes.extend_from_slice(whole.get(from.saturating_sub(at)..to.saturating_sub(at)).unwrap_or_default());
+        at += whole.len();
+    }
+    if weight.exponents {
+        let exponent = |word: &[u8]| u32::from_le_bytes([word[0], word[1], word[2], word[3]]) >> 23 & 0xff;
+        let largest = |row: &[u8]| row.chunks_exact(size).map(exponent).max().unwrap_or(0);
+        let bytes = bytes.chunks_exact(row).flat_map(|row| largest(row).to_le_bytes()).collect();
+        return Ok(Raw { bytes, turned: None });
+    }
+    let turned = weight.columns.as_ref().map(|c| (c.len(), row / size, storage.dtype));
+    Ok(Raw { bytes, turned })
+}
+
+/// Rows of a transposed matrix that one thread makes at a time.
+struct Task<'a> {
+    from: &'a Raw,
+    first: usize,
+    to: &'a mut [u8],
+}
+
+/// Bytes of a task: some hundred microseconds.
+const TASK: usize = 1 << 20;
+
+/// All of a batch as it is stored.
+fn turn(batch: Vec<Raw>) -> Vec<Vec<u8>> {
+    let mut made: Vec<Vec<u8>> =
+        batch.iter().map(|raw| raw.turned.map_or(Vec::new(), |_| vec![0; raw.bytes.len()])).collect();
+    let mut tasks = Vec::new();
+    for (from, to) in batch.iter().zip(&mut made) {
+        let Some((rows, _, dtype)) = from.turned else { continue };
+        let row = rows * dtype.size();
+        let rows_of_task = (TASK / row.max(1)).max(1);
+        let pieces = to.chunks_mut((rows_of_task * row).max(1)).enumerate();
+        tasks.extend(pieces.map(|(i, to)| Mutex::new(Task { from, first: i * rows_of_task, to })));
+    }
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let mut task = task.lock().unwrap_or_else(PoisonError::into_inner);
+            let Task { from, first, to } = &mut *task;
+            match from.turned {
+                Some((rows, columns, DType::F16 | DType::BF16)) => {
+                    transpose::<2>(&from.bytes, rows, columns, *first, to)
+                }
+                Some((rows, columns, _)) => transpose::<4>(&from.bytes, rows, columns, *first, to),
+                None => {}
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(tasks.len());
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(work);
+        }
+        work();
+    });
+    drop(tasks);
+    let as_it_is = |(raw, made): (Raw, Vec<u8>)| if raw.turned.is_some() { made } else { raw.bytes };
+    batch.into_iter().zip(made).map(as_it_is).collect()
+}
+
+/// Some rows, from `first` on, of the transpose of a (rows, columns) matrix of elements of N bytes, in square blocks that
+/// stay in cache.
+fn transpose<const N: usize>(from: &[u8], rows: usize, columns: usize, first: usize, to: &mut [u8]) {
+    const BLOCK: usize = 32;
+    let (from, _) = from.as_chunks::<N>();
+    let (to, _) = to.as_chunks_mut::<N>();
+    let count = to.len() / rows.max(1);
+    for r0 in (0..rows).step_by(BLOCK) {
+        for c0 in (0..count).step_by(BLOCK) {
+            for c in c0..count.min(c0 + BLOCK) {
+                for r in r0..rows.min(r0 + BLOCK) {
+                    to[c * rows + r] = from[r * columns + first + c];
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Element (r, c) is r·1000 + c.
+    fn matrix<T>(rows: usize, columns: usize, bytes: impl Fn(u32) -> T) -> Vec<T> {
+        (0..rows * columns).map(|i| bytes((i / columns * 1000 + i % columns) as u32)).collect()
+    }
+
+    #[test]
+    fn weights_of_any_size_are_turned_whatever_the_thread() {
+        // the last is cut into tasks
+        for (rows, columns) in [(1, 1), (1, 70), (70, 1), (33, 65), (0, 3), (900, 700)] {
+            let words = matrix(rows, columns, u32::to_le_bytes).concat();
+            let halves = matrix(rows, columns, |v| (v as u16).to_le_bytes()).concat();
+            let as_it_is = Raw { bytes: words.clone(), turned: None };
+            let batch = vec![
+                Raw { bytes: words.clone(), turned: Some((rows, columns, DType::F32)) },
+                as_it_is,
+                Raw { bytes: halves, turned: Some((rows, columns, DType::F16)) },
+            ];
+            let made = turn(batch);
+            let at = |i: usize| (i % rows * 1000 + i / rows) as u32;
+            assert_eq!(made[0], (0..rows * columns).flat_map(|i| at(i).to_le_bytes()).collect::<Vec<u8>>());
+            assert_eq!(made[1], words);
+            assert_eq!(made[2], (0..rows * columns).flat_map(|i| (at(i) as u16).to_le_bytes()).collect::<Vec<u8>>());
+        }
+    }
+}
