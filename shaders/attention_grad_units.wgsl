@@ -88,6 +88,44 @@ var<workgroup> value_factors: array<vec4<f32>, {{ key_count // 4 }}>;
                     queries[{{ at }}] = vec4<f32>(row_factor({{ first }}) * p.scale, row_factor({{ second }}), pair);
 {% endif %}
 {% endmacro %}
+{# an invocation's share of a row of the other side, and what it makes of it #}
+{% macro fetch() %}
+{% for name in theirs %}
+{% for c in range(held) %}
+            {
+                let c = lane % {{ share }}u + {{ c * share }}u;
+                {{ name }}_{{ c }} = vec4<f32>(0.0);
+                if r < {{ block }}u && from_row + r < end{{ " && c < " ~ columns ~ "u" if columns * 4 != width }} {
+                    {{ name }}_{{ c }} = read_{{ name }}(at_{{ name }} + (from_row + r) * p.{{ name }}_row, c * 4u);
+                }
+            }
+{% endfor %}
+{% endfor %}
+{% endmacro %}
+{% macro stage() %}
+{% for name in theirs %}
+{% set which = loop.index0 %}
+            var largest_{{ which }} = 0u;
+{% for c in range(held) %}
+            largest_{{ which }} = max(largest_{{ which }}, magnitude({{ name }}_{{ c }}));
+{% endfor %}
+{% for by in shuffles %}
+            largest_{{ which }} = max(largest_{{ which }}, subgroupShuffleXor(largest_{{ which }}, {{ by }}u));
+{% endfor %}
+{% endfor %}
+            if r < {{ block }}u {
+{% for name in theirs %}
+{% set which = loop.index0 %}
+                let scale_{{ which }} = row_scale(largest_{{ which }});
+{% for c in range(held) %}
+{{ put_halves(name, "r * " ~ at_row ~ "u + lane % " ~ share ~ "u + " ~ c * share ~ "u", "scaled(" ~ name ~ "_" ~ c ~ ", scale_" ~ which ~ ")") }}
+{% endfor %}
+{% endfor %}
+                if lane % {{ share }}u == 0u {
+{{ note(not keys, "r", "largest_0", "largest_1", "at_block + r") }}
+                }
+            }
+{% endmacro %}
 {# for each four pairs of a lane, number e #}
 {% macro each_four(e) %}{% if u.emulated %}for (var e = 0u; e < {{ count }}u; e++) {{ "{" }}{% else %}{{ "{" }}
                 let e = {{ e }}u;{% endif %}{% endmacro %}
@@ -185,42 +223,39 @@ fn main(
 {% for name, _ in results %}
     var level_{{ name }} = 15u;
 {% endfor %}
+{% for name in theirs %}
+{% for c in range(held) %}
+    var {{ name }}_{{ c }} = vec4<f32>(0.0);
+{% endfor %}
+{% endfor %}
+{% if ahead %}
+    {
+        let r = lane / {{ share }}u;
+        let from_row = start;
+{{ fetch() }}
+    }
+{% endif %}
     for (var at_block = start; at_block < end; at_block += {{ block }}u) {
-        for (var r0 = 0u; r0 < {{ block }}u; r0 += {{ threads // share }}u) {
-            let r = r0 + lane / {{ share }}u;
-{% for name in theirs %}
-{% set which = loop.index0 %}
-            var largest_{{ which }} = 0u;
-{% for c in range(held) %}
-            var {{ name }}_{{ c }} = vec4<f32>(0.0);
-            {
-                let c = lane % {{ share }}u + {{ c * share }}u;
-                if r < {{ block }}u && at_block + r < end{{ " && c < " ~ columns ~ "u" if columns * 4 != width }} {
-                    {{ name }}_{{ c }} = read_{{ name }}(at_{{ name }} + (at_block + r) * p.{{ name }}_row, c * 4u);
-                }
-            }
-            largest_{{ which }} = max(largest_{{ which }}, magnitude({{ name }}_{{ c }}));
-{% endfor %}
-{% endfor %}
-{% for i in range(2) %}
-{% for by in shuffles %}
-            largest_{{ i }} = max(largest_{{ i }}, subgroupShuffleXor(largest_{{ i }}, {{ by }}u));
-{% endfor %}
-{% endfor %}
-            if r < {{ block }}u {
-{% for name in theirs %}
-{% set which = loop.index0 %}
-                let scale_{{ which }} = row_scale(largest_{{ which }});
-{% for c in range(held) %}
-{{ put_halves(name, "r * " ~ at_row ~ "u + lane % " ~ share ~ "u + " ~ c * share ~ "u", "scaled(" ~ name ~ "_" ~ c ~ ", scale_" ~ which ~ ")") }}
-{% endfor %}
-{% endfor %}
-                if lane % {{ share }}u == 0u {
-{{ note(not keys, "r", "largest_0", "largest_1", "at_block + r") }}
-                }
-            }
+{% if ahead %}
+        {
+            let r = lane / {{ share }}u;
+{{ stage() }}
         }
         workgroupBarrier();
+        {
+            let r = lane / {{ share }}u;
+            let from_row = at_block + {{ block }}u;
+{{ fetch() }}
+        }
+{% else %}
+        for (var r0 = 0u; r0 < {{ block }}u; r0 += {{ threads // share }}u) {
+            let r = r0 + lane / {{ share }}u;
+            let from_row = at_block;
+{{ fetch() }}
+{{ stage() }}
+        }
+        workgroupBarrier();
+{% endif %}
         // not the same for all subgroups: each leaves out where no key of it is seen
         for (var t = select(0u, (own_start - at_block) / {{ step }}u * {{ step }}u, own_start > at_block); t < {{ block }}u && at_block + t < own_end; t += {{ step }}u) {
 {% for q in range(pair_rows // u.side) %}

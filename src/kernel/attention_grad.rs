@@ -422,7 +422,7 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
     let on_units = super::attend_units::catalogue(&[&FORMS, &SPLIT_FORMS], |s, columns| s.grad_bytes(columns, true));
     let all = all.chain(on_units.map(|(s, columns)| (None, columns, Some(s))));
     let mut keys = Vec::new();
-    for (i, ((tiles, columns, units), side)) in forms.flat_map(|f| [(f, Side::Keys), (f, Side::Queries)]).enumerate() {
+    for (i, ((tiles, columns, units), side)) in all.flat_map(|f| [(f, Side::Keys), (f, Side::Queries)]).enumerate() {
         let all = (0..8).map(|f| (f, None)).chain([
             (0, Some(Fours::Whole)),
             (1, Some(Fours::Across)),

@@ -194,9 +194,9 @@ mod tests {
             AttentionAttrs { heads: 3, scale: 0.125.into(), causal: true, mask: false, lengths: false, dropout: None };
         let (q, k) = (&dense(&[2, 70, 192]), &dense(&[2, 90, 192]));
         let dtype = DType::F16;
-        all.extend(Attention { attrs, dtype, q, k, v: k, mask: None, lse: true }.launches(caps)?);
+        all.extend(Attention { attrs, dtype, q, k, v: k, mask: None, lse: true, units: None }.launches(caps)?);
         for side in [Side::Keys, Side::Queries] {
-            all.extend(AttentionGrad { attrs, dtype, q, k, v: k, dout: q, mask: None }.launches(side, caps)?);
+            all.extend(AttentionGrad { attrs, dtype, q, k, v: k, dout: q, mask: None, units: None }.launches(side, caps)?);
         }
         Ok(all)
     }
