@@ -15,7 +15,8 @@ use crate::gpu::{
 };
 use crate::graph::{DType, Graph, TensorType, readers_first};
 use crate::kernel::Choices;
-use crate::lift::lift;
+use crate::kernel::linear_stack::widest;
+use crate::lift::{LiftLimits, lift_within};
 use crate::model::ParamSource;
 use crate::plan::{MemoryPlan, audit, plan};
 use crate::record::{BufferPort, Recording, lower};
@@ -244,7 +245,7 @@ pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Re
     let written = graph.as_written();
     let mut graph = written.clone();
     if options.mode == Mode::Fused && options.lift {
-        let (lifted, found) = clock.time("lift", || lift(&graph))?;
+        let (lifted, found) = clock.time("lift", || lift_within(&graph, &lift_limits(caps)))?;
         (graph, report) = (lifted, found);
     }
     if options.mode == Mode::Fused && options.fuse {
@@ -266,6 +267,11 @@ pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Re
         stages: clock.spans(),
     };
     undecided.with(caps, options)
+}
+
+/// What one lifted op may hold on a device of these caps.
+pub(crate) fn lift_limits(caps: &DeviceCaps) -> LiftLimits {
+    LiftLimits { stack_width: widest(caps), ..LiftLimits::default() }
 }
 
 impl Compiled {

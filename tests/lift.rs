@@ -3,7 +3,7 @@
 mod written;
 
 use kiln::graph::{Binary, Builder, DType, Graph, GraphError, Op, Reduction, TensorType, Unary, ValueId};
-use kiln::lift::lift;
+use kiln::lift::{LiftLimits, lift, lift_within};
 use written::{Result, TINY, f32, gptlite, linear, ops, same_numbers};
 
 /// Lifts, and checks that the numbers stay.
@@ -420,6 +420,95 @@ fn positions_are_rows_of_the_table() -> Result {
         let (graph, _) = lifted(&b.finish()?)?;
         let found = graph.nodes().find(|(_, n)| !n.op.is_source()).map(|(_, n)| n.op.to_string());
         assert_eq!(found.as_deref(), expected);
+    }
+    Ok(())
+}
+
+/// Layers of one width, with an activation after each but the last.
+fn chain(layers: usize, width: usize, f: Unary, bias: bool) -> Result<Graph> {
+    let mut b = Builder::new();
+    let mut y = b.input("x", f32(&[3, width]))?;
+    for i in 0..layers {
+        y = linear(&mut b, &format!("layers.{}", 2 * i), y, width, bias)?;
+        y = b.unary(f, y)?;
+    }
+    b.output("y", y)?;
+    Ok(b.finish()?)
+}
+
+#[test]
+fn a_chain_of_layers_becomes_stacks() -> Result {
+    let (graph, report) = lifted(&chain(70, 64, Unary::Relu, true)?)?;
+    assert_eq!(report, "stacks: layers.0-138: 70 layers of 64 → 2 of 35, each in one kernel\n");
+    insta::assert_snapshot!(graph, @r"
+    %0 = input [] : f32 (3, 64)  # x
+    %1 = parameter [] : f32 (35, 64, 64)  # layers.0-68.weight
+    %2 = parameter [] : f32 (35, 64)  # layers.0-68.bias
+    %3 = linear_stack(relu) [%0, %1, %2] : f32 (3, 64), f32 (35, 3, 64)  # layers.0-68
+    %4 = parameter [] : f32 (35, 64, 64)  # layers.70-138.weight
+    %5 = parameter [] : f32 (35, 64)  # layers.70-138.bias
+    %6 = linear_stack(relu) [%3, %4, %5] : f32 (3, 64), f32 (35, 3, 64)  # layers.70-138
+    output y = %6
+    ");
+    let stacked = graph.layout.iter().find(|(_, s)| s.name == "layers.70-138.weight").map(|(_, s)| s.clone()).unwrap();
+    assert_eq!((stacked.parts[3].name.as_str(), stacked.parts[3].offset), ("layers.76.weight", 3 * 64 * 64));
+    assert_eq!(stacked.parts[3].shape.dims(), [64, 64]);
+    let (graph, report) = lifted(&chain(5, 64, Unary::Sigmoid, false)?)?;
+    assert_eq!(report, "stacks: layers.0-8: 5 layers of 64 → 1 of 5, each in one kernel\n");
+    assert_eq!(ops(&graph).into_iter().collect::<Vec<_>>(), [("linear_stack", 1)]);
+    Ok(())
+}
+
+#[test]
+fn limits_say_how_long_and_how_wide_stacks_are() -> Result {
+    let graph = chain(12, 64, Unary::Tanh, true)?;
+    let reported = |limits: LiftLimits| Ok::<_, GraphError>(lift_within(&graph, &limits)?.1.to_string());
+    // a layer's rows are 3 · 64 · 4 bytes
+    let bytes = LiftLimits { stack_bytes: 5 * 768, ..LiftLimits::default() };
+    assert_eq!(reported(bytes)?, "stacks: layers.0-22: 12 layers of 64 → 3 of 4, each in one kernel\n");
+    let few = LiftLimits { stack_bytes: 3 * 768, ..LiftLimits::default() };
+    let expected =
+        "stacks: layers.0-22: 12 layers of 64 left as written: at 768 bytes a layer's rows, stacks would be short\n";
+    assert_eq!(reported(few)?, expected);
+    let narrow = LiftLimits { stack_width: 0, ..LiftLimits::default() };
+    let expected =
+        "stacks: layers.0-22: 12 layers of 64 left as written: this device carries rows of at most 0 through a stack\n";
+    assert_eq!(reported(narrow)?, expected);
+    Ok(())
+}
+
+#[test]
+fn layers_that_are_no_stack_stay() -> Result {
+    let unchanged = |graph: Graph| -> Result<String> {
+        let (same, report) = lifted(&graph)?;
+        assert_eq!(ops(&same), ops(&graph));
+        Ok(report)
+    };
+    let report = unchanged(chain(6, 64, Unary::GeluErf, true)?)?;
+    let expected =
+        "stacks: layers.0-10: 6 layers of 64 left as written: gelu_erf's slope does not follow from its value\n";
+    assert_eq!(report, expected);
+    // too few, too narrow, no multiple of 32
+    for (layers, width) in [(3, 64), (8, 32), (8, 80)] {
+        assert_eq!(unchanged(chain(layers, width, Unary::Relu, true)?)?, "");
+    }
+    // a weight that two layers share, a value that another reads
+    for kind in 0..2 {
+        let mut b = Builder::new();
+        let mut y = b.input("x", f32(&[3, 64]))?;
+        let shared = b.parameter("shared", f32(&[64, 64]))?;
+        for i in 0..6 {
+            y = match kind {
+                0 if i % 3 == 2 => b.linear(y, shared, None)?,
+                _ => linear(&mut b, &format!("layers.{i}"), y, 64, false)?,
+            };
+            y = b.relu(y)?;
+            if kind == 1 && i == 2 {
+                b.output("middle", y)?;
+            }
+        }
+        b.output("y", y)?;
+        assert_eq!(unchanged(b.finish()?)?, "");
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ pub enum Checkpoint {
     /// anew, just before it comes there; of the last segment, with which it begins, all is kept.
     ///
     /// Blocks are found by the scopes `blocks.N` and `layers.N`. A number without parameters, such as an activation
-    /// between the linears of a DNN, belongs to the one before.
+    /// between the linears of a DNN, belongs to the one before. A stack of linears counts as its layers, and stays whole.
     Every(usize),
 }
 
@@ -29,21 +29,27 @@ pub(super) fn segments(graph: &Graph, last: NodeId, checkpoint: Checkpoint) -> R
         Checkpoint::Every(0) => return Err(GradError::Every),
         Checkpoint::Every(every) => every,
     };
-    // the scope of each node, and whether a scope has parameters
+    // the scope of each node, and how many blocks a scope is
     let mut scopes: Vec<&str> = Vec::new();
     let mut number: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut has_parameters: Vec<bool> = Vec::new();
+    let mut blocks_in: Vec<usize> = Vec::new();
     let mut of_node: Vec<Option<usize>> = Vec::with_capacity(last.0 + 1);
     for (_, node) in graph.nodes().take(last.0 + 1) {
         // sources stay, and what is made of nothing costs nothing to keep
-        let scope = block(&node.name).filter(|_| !node.inputs.is_empty());
+        let layers = match node.op {
+            Op::LinearStack(_) => Some(graph.shape(node.inputs[1]).dims()[0]),
+            _ => None,
+        };
+        let scope = if layers.is_some() { Some(node.name.as_str()) } else { block(&node.name) };
+        let scope = scope.filter(|_| !node.inputs.is_empty());
         of_node.push(scope.map(|scope| {
             let at = *number.entry(scope).or_insert_with(|| {
                 scopes.push(scope);
-                has_parameters.push(false);
+                blocks_in.push(0);
                 scopes.len() - 1
             });
-            has_parameters[at] |= node.inputs.iter().any(|v| matches!(graph.producer(*v).op, Op::Parameter(_)));
+            let has_parameters = node.inputs.iter().any(|v| matches!(graph.producer(*v).op, Op::Parameter(_)));
+            blocks_in[at] = blocks_in[at].max(layers.unwrap_or(usize::from(has_parameters)));
             at
         }));
     }
@@ -52,11 +58,13 @@ pub(super) fn segments(graph: &Graph, last: NodeId, checkpoint: Checkpoint) -> R
     }
     let mut blocks = 0;
     let mut segment_of = Vec::with_capacity(scopes.len());
-    for (at, has_parameters) in has_parameters.into_iter().enumerate() {
-        blocks += usize::from(at == 0 || has_parameters);
-        segment_of.push((blocks - 1) / every);
+    for (at, count) in blocks_in.into_iter().enumerate() {
+        let count = if at == 0 { count.max(1) } else { count };
+        // one of no blocks belongs to the last before it
+        segment_of.push((if count == 0 { blocks - 1 } else { blocks }) / every);
+        blocks += count;
     }
-    let last_segment = (blocks - 1) / every;
+    let last_segment = segment_of.last().copied().unwrap_or(0);
     let segment = |scope: usize| Some(segment_of[scope]).filter(|s| *s != last_segment);
     Ok(of_node.into_iter().map(|scope| scope.and_then(segment)).collect())
 }

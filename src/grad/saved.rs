@@ -37,6 +37,11 @@ impl Saved {
         segment.filter(|_| !self.crossing.contains(&value))
     }
 
+    /// Whether a value is kept.
+    pub fn keeps(&self, value: ValueId) -> bool {
+        self.dropped(value).is_none()
+    }
+
     /// The value, after the nodes that compute it anew if it is not kept.
     pub fn get(&mut self, graph: &mut Graph, value: ValueId) -> Value {
         let Some(segment) = self.dropped(value) else { return Ok(value) };

@@ -56,6 +56,19 @@ impl Local<'_, '_> {
         self.saved.get(self.w.graph, ValueId { node: self.id, output })
     }
 
+    /// The value that a stack made. The next stack has stored it too, as what its first layer read: that is read in its
+    /// place, so that no copy of its own is alive.
+    pub fn output_as_a_stack_reads_it(&mut self) -> Value {
+        let value = ValueId::from(self.id);
+        let later = self.w.graph.nodes().skip(self.id.0 + 1);
+        let next = later.filter(|(_, n)| matches!(n.op, Op::LinearStack(_)) && n.inputs[0] == value).map(|(id, _)| id);
+        let kept = next.map(|node| ValueId { node, output: 1 }).find(|kept| self.saved.keeps(*kept));
+        let Some(kept) = kept else { return self.output(0) };
+        self.begin("y");
+        let first = self.w.push(Op::Slice { axis: 0, start: 0, len: 1 }, &[kept])?;
+        self.w.reshape(first, &self.node.outputs[0].shape)
+    }
+
     /// The type of an input.
     pub fn ty(&self, input: usize) -> TensorType {
         self.w.graph.ty(self.node.inputs[input]).clone()

@@ -1,8 +1,8 @@
 //! In: a model's calls, one an op; out: a [`Graph`]. Every call infers its result's type and names what does not fit.
 
 use super::{
-    AttentionAttrs, Binary, Comparison, CrossEntropyAttrs, DType, Disposition, DropoutAttrs, Extreme, Graph,
-    GraphError, Op, Reduction, Scalar, Shape, TensorType, Unary, ValueId,
+    Activation, AttentionAttrs, Binary, Comparison, CrossEntropyAttrs, DType, Disposition, DropoutAttrs, Extreme,
+    Graph, GraphError, Op, Reduction, Scalar, Shape, TensorType, Unary, ValueId,
 };
 
 type Value = Result<ValueId, GraphError>;
@@ -136,6 +136,19 @@ impl Builder {
         let mut inputs = vec![x, weight];
         inputs.extend(bias);
         self.push(Op::Linear, &inputs)
+    }
+
+    /// [`Op::LinearStack`] over x (…, N), weights (L, N, N) and biases (L, N).
+    pub fn linear_stack(
+        &mut self,
+        x: ValueId,
+        weights: ValueId,
+        biases: Option<ValueId>,
+        activation: Activation,
+    ) -> Value {
+        let mut inputs = vec![x, weights];
+        inputs.extend(biases);
+        self.push(Op::LinearStack(activation), &inputs)
     }
 
     /// An element-wise function.

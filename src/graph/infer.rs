@@ -300,6 +300,7 @@ pub fn infer(op: &Op, node: &str, inputs: &[&TensorType], layout: &ParamLayout) 
             }
             Ok(vec![ty])
         }
+        Op::LinearStack(_) => c.linear_stack(),
         Op::FusedMatmul { transpose_a, transpose_b, epilogue } => {
             c.arity(epilogue.arity + 1..=epilogue.arity + 1)?;
             c.chain(epilogue)?;
@@ -512,6 +513,8 @@ pub fn infer(op: &Op, node: &str, inputs: &[&TensorType], layout: &ParamLayout) 
         Op::RmsNormParamGrad => c.norm_grad(false, 1, Some(1)),
         Op::EmbeddingGrad(rows) => c.embedding_grad(*rows),
         Op::LinearGrad { bias } => c.linear_grad(*bias),
+        Op::LinearStackGrad(_) => c.linear_stack_grad(),
+        Op::LinearStackParamGrad => c.linear_stack_param_grad(),
         Op::AttentionGrad(a) => c.attention_grad(a),
         Op::Adam(a) => c.adam(a),
         Op::Recompute(_) => {

@@ -67,6 +67,14 @@ impl ParamLayout {
         self.push(storage)
     }
 
+    /// Adds a storage that stacks others of one shape along a new dimension 0. The caller has checked the shapes.
+    pub fn stack(&mut self, name: &str, members: &[StorageId]) -> StorageId {
+        let packed = self.pack(name, members);
+        let dims = [&[members.len()], self.storages[members[0].0].shape.dims()].concat();
+        self.storages[packed.0].shape = dims.into();
+        packed
+    }
+
     /// A storage by its index.
     pub fn get(&self, id: StorageId) -> &Storage {
         &self.storages[id.0]

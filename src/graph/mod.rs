@@ -6,6 +6,7 @@
 //! one; [`Rewriter`] is how every pass turns one graph into the next. [`Chain`] is a fused element-wise
 //! expression: made by `fuse`, evaluated by `reference`, printed as WGSL by `kernel`.
 
+mod activation;
 mod attrs;
 mod bounds;
 mod builder;
@@ -15,6 +16,7 @@ mod dce;
 mod error;
 mod fill;
 mod infer;
+mod infer_stack;
 mod infer_training;
 mod layout;
 mod losses;
@@ -25,6 +27,7 @@ mod states;
 mod types;
 
 pub use self::core::{Disposition, Graph, Node, NodeId, Output, ValueId};
+pub use activation::Activation;
 pub use attrs::{AdamAttrs, AttentionAttrs, CrossEntropyAttrs, DropoutAttrs};
 pub use bounds::{IndexBound, Indexed};
 pub use builder::Builder;

@@ -1,6 +1,6 @@
 //! In: nothing; out: [`Op`], what a node computes. Knows only the types of values.
 
-use super::{AdamAttrs, AttentionAttrs, Chain, CrossEntropyAttrs, DType, DropoutAttrs, Shape, StorageId};
+use super::{Activation, AdamAttrs, AttentionAttrs, Chain, CrossEntropyAttrs, DType, DropoutAttrs, Shape, StorageId};
 use std::fmt;
 
 /// An `f32` that can be compared and hashed by its bits, so that what holds it can be a key.
@@ -199,6 +199,9 @@ pub enum Op {
     },
     /// x (…, K), weight (N, K), optional bias (N) → (…, N): `x · weightᵀ + bias`.
     Linear,
+    /// Several linears of one width in a row, each followed by an activation: x (…, N), weights (L, N, N) and maybe biases
+    /// (L, N) → y (…, N) and what each layer reads (L, …, N). Layer l makes `activation(x · weights[l]ᵀ + biases[l])`.
+    LinearStack(Activation),
     /// An element-wise function.
     Unary(Unary),
     /// An element-wise function of two, broadcast.
@@ -284,6 +287,11 @@ pub enum Op {
         /// Whether there is a bias.
         bias: bool,
     },
+    /// Gradient of [`Op::LinearStack`]: weights, what each layer read, y, dy → dx (…, N) and dz (L, …, N), the gradients of
+    /// what the layers' activations read.
+    LinearStackGrad(Activation),
+    /// Gradient of [`Op::LinearStack`]'s parameters: what each layer read (L, …, N), dz (L, …, N) → dW (L, N, N), db (L, N).
+    LinearStackParamGrad,
     /// Gradient of [`Op::Attention`]: its inputs, then out, log-sum-exp and dout → dq, dk, dv.
     AttentionGrad(AttentionAttrs),
     /// One step of Adam or AdamW: w, m, v f32 of one shape, gradient f32 or f16 of that shape, scalars f32 (3) → new
@@ -318,6 +326,7 @@ impl Op {
             Op::Arange(_) => "arange",
             Op::Matmul { .. } => "matmul",
             Op::Linear => "linear",
+            Op::LinearStack(_) => "linear_stack",
             Op::Unary(u) => u.name(),
             Op::Binary(b) => b.name(),
             Op::Compare(c) => c.name(),
@@ -350,6 +359,8 @@ impl Op {
             Op::RmsNormParamGrad => "rmsnorm_param_grad",
             Op::EmbeddingGrad(_) => "embedding_grad",
             Op::LinearGrad { .. } => "linear_grad",
+            Op::LinearStackGrad(_) => "linear_stack_grad",
+            Op::LinearStackParamGrad => "linear_stack_param_grad",
             Op::AttentionGrad(_) => "attention_grad",
             Op::Adam(_) => "adam",
             Op::Recompute(_) => "recompute",
@@ -396,6 +407,7 @@ impl fmt::Display for Op {
             Op::Reduce { axes, .. } => write!(f, "{name}(axes {axes:?})"),
             Op::Permute(perm) => write!(f, "{name}({perm:?})"),
             Op::Slice { axis, start, len } => write!(f, "{name}(axis {axis}, {start}..{})", start + len),
+            Op::LinearStack(a) | Op::LinearStackGrad(a) => write!(f, "{name}({a})"),
             Op::Attention(a) | Op::AttentionGrad(a) => write!(f, "{name}({a})"),
             Op::Dropout(d) => write!(f, "{name}({d})"),
             Op::CrossEntropy(c) | Op::CrossEntropyGrad(c) => write!(f, "{name}({c})"),

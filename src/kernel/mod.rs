@@ -21,6 +21,7 @@ pub mod exponents;
 pub mod fill;
 pub mod gather;
 mod heads;
+pub mod linear_stack;
 pub mod matmul;
 pub mod norm;
 pub mod norm_grad;
@@ -83,6 +84,8 @@ pub enum KernelKey {
     Fill(fill::FillKey),
     /// gather.wgsl
     Gather(gather::GatherKey),
+    /// linear_stack.wgsl
+    LinearStack(linear_stack::LinearStackKey),
     /// matmul.wgsl, matmul_direct.wgsl or matmul_units.wgsl
     Matmul(matmul::MatmulKey),
     /// norm.wgsl
@@ -120,6 +123,7 @@ impl KernelKey {
             KernelKey::Exponents(_) => exponents::NAME,
             KernelKey::Fill(_) => fill::NAME,
             KernelKey::Gather(_) => gather::NAME,
+            KernelKey::LinearStack(_) => linear_stack::NAME,
             KernelKey::Matmul(key) => key.name(),
             KernelKey::Norm(_) => norm::NAME,
             KernelKey::NormGrad(_) => norm_grad::NAME,
@@ -147,6 +151,7 @@ impl KernelKey {
             KernelKey::Exponents(key) => key.source(params),
             KernelKey::Fill(key) => key.source(params),
             KernelKey::Gather(key) => key.source(params),
+            KernelKey::LinearStack(key) => key.source(params),
             KernelKey::Matmul(key) => key.source(params),
             KernelKey::Norm(key) => key.source(params),
             KernelKey::NormGrad(key) => key.source(params),
@@ -174,6 +179,7 @@ impl KernelKey {
             KernelKey::Exponents(key) => key.bindings(),
             KernelKey::Fill(key) => key.bindings(),
             KernelKey::Gather(key) => key.bindings(),
+            KernelKey::LinearStack(key) => key.bindings(),
             KernelKey::Matmul(key) => key.bindings(),
             KernelKey::Norm(key) => key.bindings(),
             KernelKey::NormGrad(key) => key.bindings(),
@@ -202,6 +208,7 @@ impl KernelKey {
             KernelKey::Exponents(key) => key.params(),
             KernelKey::Fill(_) => fixed(fill::PARAMS),
             KernelKey::Gather(_) => fixed(gather::PARAMS),
+            KernelKey::LinearStack(key) => key.params(),
             KernelKey::Matmul(key) => key.params(),
             KernelKey::Norm(_) => fixed(norm::PARAMS),
             KernelKey::NormGrad(_) => fixed(norm_grad::PARAMS),
@@ -231,6 +238,7 @@ impl KernelKey {
         match self {
             KernelKey::Attention(key) => key.workgroup_bytes(),
             KernelKey::AttentionGrad(key) => key.workgroup_bytes(),
+            KernelKey::LinearStack(key) => key.workgroup_bytes(),
             KernelKey::Matmul(key) => key.workgroup_bytes(),
             KernelKey::Adam(_)
             | KernelKey::AttentionStats(_)
@@ -277,6 +285,7 @@ impl KernelKey {
             KernelKey::Exponents(_) => exponents::SIZE,
             KernelKey::Fill(key) => key.size,
             KernelKey::Gather(key) => key.size,
+            KernelKey::LinearStack(key) => key.workgroup_size(),
             KernelKey::Matmul(key) => key.workgroup_size(),
             KernelKey::Norm(key) => key.size,
             KernelKey::NormGrad(key) => key.size,

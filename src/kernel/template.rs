@@ -42,6 +42,7 @@ const TEMPLATES: &[(&str, &str)] = templates![
     "exponents.wgsl",
     "fill.wgsl",
     "gather.wgsl",
+    "linear_stack.wgsl",
     "matmul.wgsl",
     "matmul_direct.wgsl",
     "matmul_units.wgsl",

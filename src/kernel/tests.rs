@@ -23,6 +23,7 @@ fn catalogue() -> Vec<KernelKey> {
         exponents::catalogue(),
         fill::catalogue(),
         gather::catalogue(),
+        linear_stack::catalogue(),
         matmul::catalogue(),
         norm::catalogue(),
         norm_grad::catalogue(),

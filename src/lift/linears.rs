@@ -1,8 +1,8 @@
 //! In: several linears that read one value; out: one linear over a storage that packs their weights, and slices of its
 //! result. Knows nothing of what the slices are for.
 
-use super::{scope, within};
-use crate::graph::{Graph, GraphError, NodeId, Op, ParamLayout, Report, Rewriter, StorageId, ValueId};
+use super::{free_name, scope, storage, within};
+use crate::graph::{Graph, GraphError, NodeId, Op, Report, Rewriter, StorageId, ValueId};
 use std::collections::BTreeMap;
 
 const PASS: &str = "linears";
@@ -54,13 +54,6 @@ fn groups(graph: &Graph) -> Vec<Vec<NodeId>> {
     groups
 }
 
-fn storage(graph: &Graph, value: ValueId) -> Option<StorageId> {
-    match graph.producer(value).op {
-        Op::Parameter(id) => Some(id),
-        _ => None,
-    }
-}
-
 fn pack(graph: &Graph, r: &mut Rewriter, group: &[NodeId], report: &mut Report) -> Result<(), GraphError> {
     let inputs = &graph.node(group[0]).inputs;
     let members = |input: usize| group.iter().filter_map(move |id| storage(graph, graph.node(*id).inputs[input]));
@@ -110,19 +103,6 @@ fn head_weight(name: &str) -> Option<(&str, &str)> {
     let block = rest.strip_suffix("heads")?;
     let numbered = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
     (numbered && matches!(kind, "key" | "query" | "value")).then_some((block.strip_suffix('.').unwrap_or(block), kind))
-}
-
-/// The name, or the first of `name_2`, `name_3`, … that no storage has.
-fn free_name(name: &str, layout: &ParamLayout) -> String {
-    let taken =
-        |n: &str| layout.iter().any(|(_, s)| s.name.strip_prefix(n).is_some_and(|r| r == ".weight" || r == ".bias"));
-    let mut free = name.to_owned();
-    let mut number = 2;
-    while taken(&free) {
-        free = format!("{name}_{number}");
-        number += 1;
-    }
-    free
 }
 
 #[cfg(test)]

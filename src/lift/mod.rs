@@ -2,19 +2,38 @@
 //! gradient rule of its own, and a [`Report`]. Knows only graphs: no fused ops, no devices, no memory.
 //!
 //! [`lift`] runs, in order: softmax and layernorm, attention out of heads, parallel linears into one, slices that a
-//! concat puts together again, positions looked up in a table.
+//! concat puts together again, positions looked up in a table, chains of linears into stacks.
 
 mod attention;
 mod linears;
 mod norms;
 mod positions;
 mod slices;
+mod stacks;
 
-use crate::graph::{Graph, GraphError, Report, dead_code};
+use crate::graph::{Graph, GraphError, Op, ParamLayout, Report, StorageId, ValueId, dead_code};
 
 type Pass = fn(&Graph, &mut Report) -> Result<Graph, GraphError>;
 
 const PASSES: [Pass; 5] = [norms::norms, attention::attention, linears::linears, slices::slices, positions::positions];
+
+/// What one lifted op may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LiftLimits {
+    /// Columns of the widest layers that become a stack; 0 for no stacks.
+    pub stack_width: usize,
+    /// Layers of a stack.
+    pub stack_layers: usize,
+    /// Bytes of all that the layers of a stack read.
+    pub stack_bytes: usize,
+}
+
+/// For a GPU with WebGPU's limits, and a graph that is not trained.
+impl Default for LiftLimits {
+    fn default() -> Self {
+        LiftLimits { stack_width: 256, stack_layers: 64, stack_bytes: usize::MAX }
+    }
+}
 
 /// Lifts composite ops; runs before differentiation. Numbers change by rounding only: scores of an attention are no
 /// longer stored, and a division by a constant becomes a factor.
@@ -22,6 +41,14 @@ const PASSES: [Pass; 5] = [norms::norms, attention::attention, linears::linears,
 /// # Errors
 /// If `graph` is not valid.
 pub fn lift(graph: &Graph) -> Result<(Graph, Report), GraphError> {
+    lift_within(graph, &LiftLimits::default())
+}
+
+/// [`lift`] for a device and a use of the graph: what one op may hold is given.
+///
+/// # Errors
+/// If `graph` is not valid.
+pub fn lift_within(graph: &Graph, limits: &LiftLimits) -> Result<(Graph, Report), GraphError> {
     graph.verify()?;
     let mut report = Report::default();
     let mut graph = graph.clone();
@@ -30,6 +57,8 @@ pub fn lift(graph: &Graph) -> Result<(Graph, Report), GraphError> {
         graph = dead_code(&pass(&graph, &mut report)?)?.0;
         graph.verify()?;
     }
+    let graph = dead_code(&stacks::stacks(&graph, limits, &mut report)?)?.0;
+    graph.verify()?;
     Ok((graph, report))
 }
 
@@ -41,4 +70,25 @@ fn scope(name: &str) -> &str {
 /// A name within a scope.
 fn within(scope: &str, name: &str) -> String {
     if scope.is_empty() { name.to_owned() } else { format!("{scope}.{name}") }
+}
+
+/// The storage that a value is.
+fn storage(graph: &Graph, value: ValueId) -> Option<StorageId> {
+    match graph.producer(value).op {
+        Op::Parameter(id) => Some(id),
+        _ => None,
+    }
+}
+
+/// The name, or the first of `name_2`, `name_3`, … that no storage has.
+fn free_name(name: &str, layout: &ParamLayout) -> String {
+    let taken =
+        |n: &str| layout.iter().any(|(_, s)| s.name.strip_prefix(n).is_some_and(|r| r == ".weight" || r == ".bias"));
+    let mut free = name.to_owned();
+    let mut number = 2;
+    while taken(&free) {
+        free = format!("{name}_{number}");
+        number += 1;
+    }
+    free
 }

@@ -17,6 +17,7 @@ mod optimiser;
 mod parallel;
 mod reduce;
 mod scalar;
+mod stack;
 #[cfg(test)]
 mod tests;
 

@@ -2,7 +2,9 @@
 //! apart; knows nothing of order, lifetimes or where values come from.
 
 use super::dropout::Dropper;
-use super::{ReferenceError, Value, attention, elementwise, loss, matmul, movement, norm, optimiser, reduce, scalar};
+use super::{
+    ReferenceError, Value, attention, elementwise, loss, matmul, movement, norm, optimiser, reduce, scalar, stack,
+};
 use crate::graph::{DType, Extreme, Graph, GraphError, Node, Op, Shape, matmul_dims};
 
 /// Evaluates a node that is not a source. F16 outputs are rounded to f16, F32 ones are not rounded.
@@ -24,6 +26,7 @@ pub(super) fn compute(graph: &Graph, node: &Node, x: &[&Value]) -> Result<Vec<Va
             }
             vec![y]
         }
+        Op::LinearStack(activation) => stack::linear_stack(*activation, node.outputs[0].dtype, x),
         Op::FusedMatmul { transpose_a, transpose_b, epilogue } => {
             // as inference tells them apart
             let linear = *transpose_b && !transpose_a && x[1].shape.rank() == 2;
@@ -86,6 +89,8 @@ pub(super) fn compute(graph: &Graph, node: &Node, x: &[&Value]) -> Result<Vec<Va
         Op::RmsNormParamGrad => norm::norm_param_grad(x[0], None, x[1], x[2]).into(),
         Op::EmbeddingGrad(rows) => vec![movement::embedding_grad(x[0], x[1], *rows, node)?],
         Op::LinearGrad { .. } => matmul::linear_grad(x[0], x[1]).into(),
+        Op::LinearStackGrad(activation) => stack::linear_stack_grad(*activation, node.outputs[0].dtype, x),
+        Op::LinearStackParamGrad => stack::linear_stack_param_grad(x[0], x[1]),
         Op::AttentionGrad(attrs) => attention::attention_grad(attrs, x, node)?,
         Op::Adam(a) => optimiser::adam(a, x),
         Op::Elementwise(chain) => vec![elementwise::elementwise(chain, x, shape)],

@@ -2,6 +2,7 @@
 //! few tiles have a long inner dimension, in slices that sum_parts adds up.
 
 use super::selector::{Fault, Selector};
+use super::units::OfUnits;
 use super::{Located, TensorKind};
 use crate::graph::{Chain, DType, NodeId, Shape, ValueId};
 use crate::kernel::matmul::{Matmul, OnUnits};
@@ -84,9 +85,7 @@ impl Selector<'_> {
         let operands = [(node.inputs[1], &turned), (node.inputs[0], x)];
         let on_units = self.on_units(id, operands, [n, k, m], 3 + usize::from(db.is_some()), db.is_some())?;
         let exponents = on_units.as_ref().and_then(|u| u.exponents.as_ref());
-        let units = on_units
-            .as_ref()
-            .map(|u| OnUnits { units: u.units, exponents: exponents.map(|[ea, eb]| [&ea.found, &eb.found]) });
+        let units = on_units.as_ref().map(OfUnits::of_product);
         let whole = Matmul {
             dtype: dy.dtype,
             out: dw.dtype,

@@ -14,6 +14,7 @@ mod movement;
 mod products;
 mod reads;
 mod selector;
+mod stack;
 mod states;
 mod training;
 mod units;
@@ -58,9 +59,9 @@ pub struct TensorSpec {
 pub struct Weight {
     /// The tensor.
     pub tensor: TensorId,
-    /// The storage, (N, K) where `columns` is given.
+    /// The storage, (N, K) or a stack (L, N, K) of such where `columns` is given.
     pub storage: StorageId,
-    /// Rows of the storage that become columns of a transposed (K, columns) tensor; `None` is the storage as it is.
+    /// Rows of each matrix that become columns of a transposed (K, columns) one; `None` is the storage as it is.
     pub columns: Option<Range<usize>>,
     /// The tensor holds not the elements but, for each of the columns, the largest biased exponent of its f32 elements, as
     /// u32: what exponents.wgsl makes of operands that change from run to run.

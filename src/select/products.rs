@@ -31,10 +31,15 @@ impl Selector<'_> {
         let as_weight =
             |n: &Node| is_weight(&n.op) && n.inputs.iter().enumerate().all(|(i, v)| (*v == value) == (i == 1));
         // each reader reads it once, so any further use is an output or an update
-        let linear_only = ty.shape.rank() == 2
-            && !readers.is_empty()
-            && readers.iter().all(|r| as_weight(self.graph.node(*r)))
-            && self.uses[id.0][0] == readers.len();
+        let once = !readers.is_empty() && self.uses[id.0][0] == readers.len();
+        if once && readers.iter().all(|r| self.reads_as_stack(*r, value)) {
+            let tensor = self.tensor(node, ty, TensorKind::Weight)?;
+            let weight = Weight { tensor, storage, columns: Some(0..ty.shape.last()), exponents: false };
+            self.out.weights.push(weight.clone());
+            self.transposed.insert(storage, vec![weight]);
+            return Ok(());
+        }
+        let linear_only = once && ty.shape.rank() == 2 && readers.iter().all(|r| as_weight(self.graph.node(*r)));
         if !linear_only {
             let tensor = self.tensor(node, ty, TensorKind::Weight)?;
             self.out.weights.push(Weight { tensor, storage, columns: None, exponents: false });

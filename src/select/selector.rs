@@ -331,6 +331,9 @@ impl<'a> Selector<'a> {
                 let epilogue = if bias.is_empty() { Chain::identity() } else { Chain::add() };
                 self.product(id, false, true, &epilogue, &bias)
             }
+            Op::LinearStack(activation) => self.linear_stack(id, *activation),
+            Op::LinearStackGrad(activation) => self.linear_stack_grad(id, *activation),
+            Op::LinearStackParamGrad => self.linear_stack_param_grad(id),
             Op::FusedMatmul { transpose_a, transpose_b, epilogue } => {
                 self.product(id, *transpose_a, *transpose_b, epilogue, &node.inputs[2..])
             }

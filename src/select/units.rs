@@ -6,7 +6,7 @@ use super::selector::{Done, Selector};
 use super::{Located, TensorId, TensorKind, Weight};
 use crate::caps::MatmulPrecision;
 use crate::graph::{DType, Graph, NodeId, Op, ValueId};
-use crate::kernel::matmul::Matmul;
+use crate::kernel::matmul::{Matmul, OnUnits};
 use crate::kernel::units::{Exponents, Units};
 use crate::kernel::{KernelError, View, exponents};
 
@@ -30,6 +30,14 @@ pub(super) struct OfUnits {
     pub units: Units,
     /// Of f32 operands: of the left one's rows and the right one's columns.
     pub exponents: Option<[FoundExponents; 2]>,
+}
+
+impl OfUnits {
+    /// As a product takes it whose operands have the exponents' dimensions.
+    pub fn of_product(&self) -> OnUnits<'_> {
+        let exponents = self.exponents.as_ref().map(|[a, b]| [&a.found, &b.found]);
+        OnUnits { units: self.units, exponents }
+    }
 }
 
 impl Selector<'_> {

@@ -43,18 +43,22 @@ pub(super) fn contents(compiled: &Compiled, params: &dyn ParamSource) -> impl It
     batches.flatten()
 }
 
-/// Rows of a matrix that may have to become columns.
+/// Rows of a matrix, or several matrices, that may have to become columns.
 struct Raw {
     bytes: Vec<u8>,
-    /// Rows, columns and bytes of an element where it is transposed.
+    /// Rows, columns and type of an element of each matrix where it is transposed.
     turned: Option<(usize, usize, DType)>,
 }
 
 /// A weight's storage, or those of its rows that are wanted: its parameters one after the other.
 fn gather(weight: &Weight, storage: &Storage, params: &dyn ParamSource) -> Result<Raw, Error> {
     let size = storage.dtype.size();
-    let row = storage.shape.dims().get(1).copied().unwrap_or(1) * size;
-    let wanted = weight.columns.as_ref().map_or(0..storage.shape.elements() * size, |c| c.start * row..c.end * row);
+    let (rank, row) = (storage.shape.rank(), storage.shape.last() * size);
+    let wanted = match &weight.columns {
+        Some(columns) if rank == 2 => columns.start * row..columns.end * row,
+        // a stack is stored whole
+        _ => 0..storage.shape.elements() * size,
+    };
     let mut bytes = Vec::with_capacity(wanted.len());
     let mut at = 0;
     for part in &storage.parts {
@@ -83,7 +87,9 @@ fn gather(weight: &Weight, storage: &Storage, params: &dyn ParamSource) -> Resul
 
 /// Rows of a transposed matrix that one thread makes at a time.
 struct Task<'a> {
-    from: &'a Raw,
+    from: &'a [u8],
+    /// Rows and columns of the matrix and type of an element.
+    sizes: (usize, usize, DType),
     first: usize,
     to: &'a mut [u8],
 }
@@ -97,23 +103,23 @@ fn turn(batch: Vec<Raw>) -> Vec<Vec<u8>> {
         batch.iter().map(|raw| raw.turned.map_or(Vec::new(), |_| vec![0; raw.bytes.len()])).collect();
     let mut tasks = Vec::new();
     for (from, to) in batch.iter().zip(&mut made) {
-        let Some((rows, _, dtype)) = from.turned else { continue };
+        let Some(sizes @ (rows, columns, dtype)) = from.turned else { continue };
         let row = rows * dtype.size();
         let rows_of_task = (TASK / row.max(1)).max(1);
-        let pieces = to.chunks_mut((rows_of_task * row).max(1)).enumerate();
-        tasks.extend(pieces.map(|(i, to)| Mutex::new(Task { from, first: i * rows_of_task, to })));
+        let matrix = (row * columns).max(1);
+        for (from, to) in from.bytes.chunks(matrix).zip(to.chunks_mut(matrix)) {
+            let pieces = to.chunks_mut((rows_of_task * row).max(1)).enumerate();
+            tasks.extend(pieces.map(|(i, to)| Mutex::new(Task { from, sizes, first: i * rows_of_task, to })));
+        }
     }
     let next = AtomicUsize::new(0);
     let work = || {
         while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
             let mut task = task.lock().unwrap_or_else(PoisonError::into_inner);
-            let Task { from, first, to } = &mut *task;
-            match from.turned {
-                Some((rows, columns, DType::F16 | DType::BF16)) => {
-                    transpose::<2>(&from.bytes, rows, columns, *first, to)
-                }
-                Some((rows, columns, _)) => transpose::<4>(&from.bytes, rows, columns, *first, to),
-                None => {}
+            let Task { from, sizes, first, to } = &mut *task;
+            match *sizes {
+                (rows, columns, DType::F16 | DType::BF16) => transpose::<2>(from, rows, columns, *first, to),
+                (rows, columns, _) => transpose::<4>(from, rows, columns, *first, to),
             }
         }
     };
@@ -167,11 +173,13 @@ mod tests {
                 Raw { bytes: words.clone(), turned: Some((rows, columns, DType::F32)) },
                 as_it_is,
                 Raw { bytes: halves, turned: Some((rows, columns, DType::F16)) },
+                Raw { bytes: [&words[..], &words].concat(), turned: Some((rows, columns, DType::F32)) },
             ];
             let made = turn(batch);
             let at = |i: usize| (i % rows * 1000 + i / rows) as u32;
             assert_eq!(made[0], (0..rows * columns).flat_map(|i| at(i).to_le_bytes()).collect::<Vec<u8>>());
             assert_eq!(made[1], words);
+            assert_eq!(made[3], [&made[0][..], &made[0]].concat());
             assert_eq!(made[2], (0..rows * columns).flat_map(|i| (at(i) as u16).to_le_bytes()).collect::<Vec<u8>>());
         }
     }

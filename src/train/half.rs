@@ -3,7 +3,7 @@
 //!
 //! | computed in | ops |
 //! | --- | --- |
-//! | f16, with f32 sums | matmul, linear, attention, embedding, layernorm, rmsnorm |
+//! | f16, with f32 sums | matmul, linear, stacks of linears, attention, embedding, layernorm, rmsnorm |
 //! | f32 | softmax, cross entropy, sums and means, exp, log, roots, powers, quotients |
 //! | the widest of its operands | all other element-wise ops, concat |
 //! | what it is given | ops that move or drop elements |
@@ -22,9 +22,13 @@ enum Width {
 
 fn width(op: &Op) -> Width {
     match op {
-        Op::Matmul { .. } | Op::Linear | Op::Attention(_) | Op::Embedding | Op::LayerNorm(_) | Op::RmsNorm(_) => {
-            Width::Half
-        }
+        Op::Matmul { .. }
+        | Op::Linear
+        | Op::LinearStack(_)
+        | Op::Attention(_)
+        | Op::Embedding
+        | Op::LayerNorm(_)
+        | Op::RmsNorm(_) => Width::Half,
         Op::Softmax(_) | Op::LogSoftmax(_) | Op::CrossEntropy(_) => Width::Single,
         Op::Reduce { kind: Reduction::Sum | Reduction::Mean, .. } => Width::Single,
         Op::Unary(Unary::Exp | Unary::Log | Unary::Sqrt | Unary::Rsqrt | Unary::NormalCdf) => Width::Single,

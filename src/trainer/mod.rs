@@ -12,9 +12,9 @@ pub use report::{StepReport, Steps};
 use crate::caps::DeviceCaps;
 use crate::error::Error;
 use crate::graph::{DROPOUT_COUNTER, DType, Graph, Op, Shape, Storage, TensorType};
-use crate::lift::lift;
+use crate::lift::{LiftLimits, lift_within};
 use crate::model::ParamSource;
-use crate::session::{CompileOptions, Compiled, Mode, Program, Session, compile};
+use crate::session::{CompileOptions, Compiled, Mode, Program, Session, compile, lift_limits};
 use crate::tensor::Tensor;
 use crate::trace::Frame;
 use crate::train::{SCALARS, TrainOptions, training_step};
@@ -34,7 +34,7 @@ pub fn compile_training(
 ) -> Result<Compiled, Error> {
     forward.verify()?;
     let (graph, mut report) = match options.mode == Mode::Fused && options.lift {
-        true => lift(forward)?,
+        true => lift_within(forward, &training_lift_limits(caps))?,
         false => (forward.clone(), Default::default()),
     };
     let step = training_step(&graph, train)?;
@@ -44,6 +44,15 @@ pub fn compile_training(
     compiled.report = report;
     Ok(compiled)
 }
+
+/// As for a forward pass, but for what a stack keeps for the backward pass: while one is walked backwards, as much again
+/// is alive of its gradients.
+fn training_lift_limits(caps: &DeviceCaps) -> LiftLimits {
+    LiftLimits { stack_bytes: STACK_BYTES, ..lift_limits(caps) }
+}
+
+/// Bytes of activations that a stack keeps.
+const STACK_BYTES: usize = 32 << 20;
 
 /// Trains a model on a device. Every step overwrites the gradients of the one before: nothing adds up between steps
 /// but weights, moments and counters.

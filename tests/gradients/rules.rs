@@ -3,7 +3,8 @@
 use crate::attention;
 use crate::differences::{Check, Seen};
 use kiln::graph::{
-    Binary, Comparison, CrossEntropyAttrs, DType, DropoutAttrs, Extreme, Op, Reduction, Shape, Unary, ValueId,
+    Activation, Binary, Comparison, CrossEntropyAttrs, DType, DropoutAttrs, Extreme, Op, Reduction, Shape, Unary,
+    ValueId,
 };
 use std::collections::BTreeSet;
 
@@ -35,6 +36,7 @@ fn rule(op: &Op) -> Option<usize> {
         Op::Dropout(_) => 40,
         Op::CrossEntropy(_) => 41,
         Op::Recompute(_) => 42,
+        Op::LinearStack(_) => 43,
         // without inputs, or with a result that has no gradient
         Op::Input
         | Op::Parameter(_)
@@ -53,6 +55,8 @@ fn rule(op: &Op) -> Option<usize> {
         | Op::RmsNormParamGrad
         | Op::EmbeddingGrad(_)
         | Op::LinearGrad { .. }
+        | Op::LinearStackGrad(_)
+        | Op::LinearStackParamGrad
         | Op::AttentionGrad(_)
         | Op::Adam(_)
         | Op::Elementwise(_)
@@ -117,12 +121,13 @@ fn every_rule_gives_central_differences() {
     conditions(&mut seen);
     movement(&mut seen);
     products(&mut seen);
+    stacks(&mut seen);
     rows(&mut seen);
     reductions(&mut seen);
     losses(&mut seen);
     attention::forms(&mut seen);
     let rules: BTreeSet<usize> = seen.0.iter().filter_map(rule).collect();
-    assert_eq!(rules, (0..43).collect(), "a rule without a check");
+    assert_eq!(rules, (0..44).collect(), "a rule without a check");
 }
 
 fn unary(seen: &mut Seen) {
@@ -268,6 +273,23 @@ fn products(seen: &mut Seen) {
                     inputs.push(c.x(&[7]));
                 }
                 c.op(Op::Linear, &inputs)
+            });
+        }
+    }
+}
+
+fn stacks(seen: &mut Seen) {
+    for activation in Activation::ALL {
+        for (lead, bias) in [(&[3][..], true), (&[1], false), (&[2, 3], true)] {
+            seen.check(&format!("stack of {activation} {lead:?} {bias}"), |c| {
+                let mut inputs = vec![c.x(&[lead, &[5]].concat()), c.x(&[3, 5, 5])];
+                if bias {
+                    inputs.push(c.x(&[3, 5]));
+                }
+                let y = c.op(Op::LinearStack(activation), &inputs);
+                // the first stores its result as what the second reads
+                let w = c.x(&[2, 5, 5]);
+                c.op(Op::LinearStack(activation), &[y, w])
             });
         }
     }

@@ -18,3 +18,4 @@ mod movement;
 mod optimiser;
 mod reductions;
 mod rows;
+mod stacks;

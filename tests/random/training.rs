@@ -4,13 +4,14 @@
 use super::{Move, Random, Value};
 use kiln::grad::{GradError, gradients};
 use kiln::graph::{
-    Binary, Comparison, CrossEntropyAttrs, DType, Disposition, Graph, GraphError, Op, Reduction, TensorType, Unary,
-    ValueId,
+    Activation, Binary, Comparison, CrossEntropyAttrs, DType, Disposition, Graph, GraphError, Op, Reduction,
+    TensorType, Unary, ValueId,
 };
 use std::collections::BTreeSet;
 
 /// What a plan of training has beside the moves of every plan.
-pub(super) const MOVES: [fn(&mut Random, &Move) -> Value; 4] = [compared, dropout, cross_entropy, normal_cdf];
+pub(super) const MOVES: [fn(&mut Random, &Move) -> Value; 5] =
+    [compared, dropout, cross_entropy, normal_cdf, linear_stack];
 
 /// The larger where it is, written with a comparison of numbers or of integers.
 fn compared(g: &mut Random, m: &Move) -> Value {
@@ -49,6 +50,26 @@ fn cross_entropy(g: &mut Random, m: &Move) -> Value {
 fn normal_cdf(g: &mut Random, m: &Move) -> Value {
     let x = g.float(m.a, 0)?;
     g.b.unary(Unary::NormalCdf, x)
+}
+
+/// A stack over the first numbers of a value, as rows of eight or four.
+fn linear_stack(g: &mut Random, m: &Move) -> Value {
+    let x = g.float(m.a, 0)?;
+    let width = [8, 4][m.b % 2];
+    let elements = g.b.shape(x).elements();
+    let flat = g.b.reshape(x, [elements])?;
+    let rows = (elements / width).min(5);
+    let x = match rows {
+        0 => g.input(TensorType::new(g.b.ty(x).dtype, [1 + m.c % 3, width]))?,
+        _ => {
+            let first = g.b.slice(flat, 0, 0, rows * width)?;
+            g.b.reshape(first, [rows, width])?
+        }
+    };
+    let layers = 1 + m.c % 4;
+    let w = g.parameter(x, &[layers, width, width])?;
+    let b = if m.b % 3 == 0 { None } else { Some(g.parameter(x, &[layers, width])?) };
+    g.b.linear_stack(x, w, b, Activation::ALL[m.c % 4])
 }
 
 /// The graph with the gradients of the sum of its outputs' squares, by its inputs and parameters, as outputs. An

@@ -1,6 +1,6 @@
 //! The seed's models: PyTorch's ten steps, dropout, groups within packed weights, gradients in pieces, checkpoints.
 
-use super::device::{Counts, assert_numbers, own_session, refs, session};
+use super::device::{Counts, assert_numbers, own_session, refs, session, tiled};
 use super::trained::{GOLDENS, Golden, Named, OnReference, golden_options};
 use super::{assert_parameters, bytes};
 use kiln::Error;
@@ -195,5 +195,54 @@ fn f16_trains_as_on_the_reference_where_the_adapter_has_it() {
         let (report, expected) = (trainer.step(&refs(&golden.batch)).unwrap(), reference.loss(&golden.batch));
         assert_eq!((report.skipped, report.loss_scale), (false, Some(65536.0)));
         assert!((f64::from(report.loss) - expected).abs() <= 1e-3 * expected, "{}, {expected}", report.loss);
+    }
+}
+
+/// Layers whose rows one kernel carries, and a kernel a layer: the same weights after ten steps of Adam, under the same
+/// names, from a checkpoint too.
+#[test]
+fn a_stack_trains_as_its_layers_do() {
+    let Some(session) = session() else { return };
+    let forward = Dnn::new(DnnConfig::square(64, 70)).build_training(24, Loss::CrossEntropy).unwrap();
+    let params = init(&forward.layout, Init::He, 3).unwrap();
+    let input: Vec<f32> = (0..24 * 64).map(|i| ((i * 7) as f32).sin()).collect();
+    let targets: Vec<i32> = (0..24).map(|i| i % 64).collect();
+    let batch = Named::from([
+        ("input".to_owned(), Tensor::f32([24, 64], &input)),
+        ("targets".to_owned(), Tensor::i32([24], &targets)),
+    ]);
+    let trained = |mode, checkpoint| {
+        let options = TrainOptions { learning_rate: Schedule::constant(1e-4), checkpoint, ..TrainOptions::default() };
+        let compile = tiled(session, CompileOptions { poison: true, ..CompileOptions::mode(mode) });
+        session.trainer(&forward, &params, &options, &compile).unwrap()
+    };
+    let written = trained(Mode::Recorded, Checkpoint::None);
+    let stacked = trained(Mode::Fused, Checkpoint::None);
+    let report = stacked.program().report().to_string();
+    assert!(report.contains("stacks: layers.0-138: 70 layers of 64 → 2 of 35, each in one kernel"), "{report}");
+    assert!(stacked.program().dispatches() * 20 < written.program().dispatches());
+    let batches = vec![refs(&batch); 10];
+    let expected = written.run_steps(&batches).unwrap();
+    let (wanted, start) = (written.parameters().unwrap(), &params);
+    for checkpoint in [Checkpoint::None, Checkpoint::Every(16)] {
+        let stacked = trained(Mode::Fused, checkpoint);
+        stacked.run_steps(&batches[..5]).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        stacked.save(dir.path()).unwrap();
+        let second = trained(Mode::Fused, checkpoint);
+        second.load(dir.path()).unwrap();
+        let losses = second.run_steps(&batches[5..]).unwrap();
+        for (got, want) in losses.iter().zip(&expected[5..]) {
+            assert!((got.loss - want.loss).abs() <= 1e-4 * want.loss, "{checkpoint:?}: {} for {}", got.loss, want.loss);
+        }
+        let got = second.parameters().unwrap();
+        assert!(got.keys().eq(wanted.keys()));
+        for (name, want) in &wanted {
+            // relative to the way that ten steps go
+            let (want, got, start) = (want.to_f64(), got[name].to_f64(), start[name].to_f64());
+            let distance = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
+            let (off, moved) = (distance(&got, &want), distance(&want, &start));
+            assert!(off <= 1e-2 * moved, "{checkpoint:?}: {name} is off by {off:.1e} after a way of {moved:.1e}");
+        }
     }
 }

@@ -8,6 +8,7 @@ mod elementwise;
 mod movement;
 mod products;
 mod rows;
+mod stack;
 
 use super::GradError;
 use super::walk::Local;
@@ -44,6 +45,7 @@ pub(super) fn apply(c: &mut Local) -> Done {
 
         Op::Matmul { transpose_a, transpose_b } => products::matmul(c, *transpose_a, *transpose_b),
         Op::Linear => products::linear(c),
+        Op::LinearStack(activation) => stack::linear_stack(c, *activation),
         Op::Attention(attrs) => products::attention(c, *attrs),
 
         Op::Softmax(axis) => rows::softmax(c, Op::SoftmaxGrad(*axis)),
@@ -63,6 +65,8 @@ pub(super) fn apply(c: &mut Local) -> Done {
         | Op::RmsNormParamGrad
         | Op::EmbeddingGrad(_)
         | Op::LinearGrad { .. }
+        | Op::LinearStackGrad(_)
+        | Op::LinearStackParamGrad
         | Op::AttentionGrad(_) => Err(c.no_rule(SECOND)),
         Op::Adam(_) => Err(c.no_rule(OPTIMISER)),
         Op::Elementwise(_) | Op::FusedMatmul { .. } | Op::AddLayerNorm(_) => Err(c.no_rule(FUSED)),

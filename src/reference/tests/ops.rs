@@ -2,7 +2,8 @@
 
 use super::{Case, close};
 use crate::graph::{
-    AttentionAttrs, Binary, Chain, Comparison, DType, Extreme, Op, Reduction, Ref, Shape, Step, StorageId, Unary,
+    Activation, AttentionAttrs, Binary, Chain, Comparison, DType, Extreme, Op, Reduction, Ref, Shape, Step, StorageId,
+    Unary,
 };
 use DType::{Bool, F16, F32, I32, U32};
 use std::collections::BTreeSet;
@@ -41,6 +42,7 @@ fn number(op: &Op) -> usize {
         Op::AddLayerNorm(_) => 28,
         Op::Compare(_) => 29,
         Op::Recompute(_) => 30,
+        Op::LinearStack(_) => 31,
         // those of training stand in training.rs
         Op::Dropout(_)
         | Op::CrossEntropy(_)
@@ -53,6 +55,8 @@ fn number(op: &Op) -> usize {
         | Op::RmsNormParamGrad
         | Op::EmbeddingGrad(_)
         | Op::LinearGrad { .. }
+        | Op::LinearStackGrad(_)
+        | Op::LinearStackParamGrad
         | Op::AttentionGrad(_)
         | Op::Adam(_) => usize::MAX,
     }
@@ -91,6 +95,12 @@ fn every_op_gives_its_known_value() {
     check(Op::Matmul { transpose_a: true, transpose_b: false }, &[six, six], &[gram]);
     check(Op::Linear, &[six, (F32, &[1, 3], &[1.0, 0.0, -1.0]), (F32, &[1], &[10.0])], &[&[8.0, 8.0]]);
     check(Op::Linear, &[(F32, &[3], &[1.0, 2.0, 3.0]), (F32, &[1, 3], &[1.0, 0.0, -1.0])], &[&[-2.0]]);
+    // (1, 2) → relu(1 − 2 + 1, 1 + 2 − 1) = (0, 2) → relu(0, 4 − 5)
+    let layers: Input = (F32, &[2, 2, 2], &[1.0, -1.0, 1.0, 1.0, 3.0, 0.0, 0.0, 2.0]);
+    let biases: Input = (F32, &[2, 2], &[1.0, -1.0, 0.5, -5.0]);
+    let row: Input = (F32, &[1, 2], &[1.0, 2.0]);
+    check(Op::LinearStack(Activation::Relu), &[row, layers, biases], &[&[0.5, 0.0], &[1.0, 2.0, 0.0, 2.0]]);
+    check(Op::LinearStack(Activation::Identity), &[row, layers], &[&[-3.0, 6.0], &[1.0, 2.0, -1.0, 3.0]]);
     check(
         Op::FusedMatmul {
             transpose_a: false,
@@ -176,7 +186,7 @@ fn every_op_gives_its_known_value() {
 
     // sources are evaluated in `run`
     seen.extend([number(&Op::Input), number(&Op::Parameter(StorageId(0)))]);
-    assert_eq!(seen, (0..31).collect(), "an op without a row");
+    assert_eq!(seen, (0..32).collect(), "an op without a row");
 }
 
 fn six_values() -> &'static [f64] {

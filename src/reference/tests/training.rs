@@ -1,7 +1,7 @@
 //! Every op of training on values that are known.
 
 use super::{Case, close};
-use crate::graph::{AdamAttrs, AttentionAttrs, CrossEntropyAttrs, DType, DropoutAttrs, Op, ValueId};
+use crate::graph::{Activation, AdamAttrs, AttentionAttrs, CrossEntropyAttrs, DType, DropoutAttrs, Op, ValueId};
 use DType::{F16, F32, I32, U32};
 use std::collections::BTreeSet;
 
@@ -21,6 +21,8 @@ fn number(op: &Op) -> Option<usize> {
         Op::LinearGrad { .. } => 10,
         Op::AttentionGrad(_) => 11,
         Op::Adam(_) => 12,
+        Op::LinearStackGrad(_) => 13,
+        Op::LinearStackParamGrad => 14,
         _ => return None,
     })
 }
@@ -97,6 +99,18 @@ fn every_op_of_training_gives_its_known_value() {
     check(Op::LinearGrad { bias: true }, &[x, dy], &[&[31.0, 42.0], &[11.0]]);
     check(Op::LinearGrad { bias: false }, &[(F32, &[2], &[1.0, 2.0]), (F32, &[1], &[3.0])], &[&[3.0, 6.0]]);
 
+    // dy = (1, 1): the second ReLU stops its second column, the first the first
+    let layers: Input = (F32, &[2, 2, 2], &[1.0, -1.0, 1.0, 1.0, 3.0, 4.0, 0.0, 2.0]);
+    let kept: Input = (F32, &[2, 1, 2], &[1.0, 2.0, 0.0, 2.0]);
+    let (y, dy): (Input, Input) = ((F32, &[1, 2], &[0.5, 0.0]), (F32, &[1, 2], &[1.0, 1.0]));
+    let dz = [0.0, 4.0, 1.0, 0.0];
+    check(Op::LinearStackGrad(Activation::Relu), &[layers, kept, y, dy], &[&[4.0, 4.0], &dz]);
+    check(
+        Op::LinearStackParamGrad,
+        &[kept, (F32, &[2, 1, 2], &dz)],
+        &[&[0.0, 0.0, 4.0, 8.0, 0.0, 2.0, 0.0, 0.0], &[0.0, 4.0, 1.0, 0.0]],
+    );
+
     let attrs =
         AttentionAttrs { heads: 1, scale: 1.0.into(), causal: false, mask: false, lengths: false, dropout: None };
     let (one, keys, values): (Input, Input, Input) =
@@ -117,7 +131,7 @@ fn every_op_of_training_gives_its_known_value() {
         // m = 0.05, v = 0.125: 1 − 0.25 · 0.1 / 0.5
         &[&[0.95], &[0.05], &[0.125]],
     );
-    assert_eq!(seen, (0..13).collect(), "an op without a row");
+    assert_eq!(seen, (0..15).collect(), "an op without a row");
 }
 
 /// Steps of Adam from w = 1 with rate 0.1 and betas 0.9 and 0.999, one a gradient; each gives w, m, v.
