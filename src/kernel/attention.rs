@@ -55,7 +55,8 @@ const FORMS: [Form; 4] = [
 ];
 
 /// The same for numbers that are split in two.
-const SPLIT_FORMS: [Form; 4] = [
+const SPLIT_FORMS: [Form; 5] = [
+    Form { subs: 6, rows: 16, step: 32, block: 32, ahead: true },
     Form { subs: 8, rows: 16, step: 16, block: 32, ahead: true },
     Form { subs: 8, rows: 16, step: 16, block: 16, ahead: true },
     Form { subs: 4, rows: 16, step: 16, block: 16, ahead: true },

@@ -69,18 +69,20 @@ const DIRECT: usize = 8;
 const BLOCKS: [(usize, usize); 7] = [(64, 32), (32, 64), (32, 32), (16, 64), (64, 16), (32, 16), (16, 16)];
 
 /// On matrix units, the preferred first: f16 numbers as they are.
-const FORMS: [Form; 4] = [
-    Form { subs: 4, rows: 16, step: 16, block: 16, ahead: false },
-    Form { subs: 4, rows: 16, step: 16, block: 32, ahead: false },
-    Form { subs: 2, rows: 16, step: 16, block: 16, ahead: false },
+const FORMS: [Form; 5] = [
+    Form { subs: 8, rows: 16, step: 16, block: 64, ahead: true },
+    Form { subs: 8, rows: 16, step: 16, block: 32, ahead: true },
+    Form { subs: 4, rows: 16, step: 16, block: 16, ahead: true },
+    Form { subs: 2, rows: 16, step: 16, block: 16, ahead: true },
     Form { subs: 1, rows: 16, step: 16, block: 16, ahead: false },
 ];
 
 /// The same for numbers that are split in two.
-const SPLIT_FORMS: [Form; 4] = [
-    Form { subs: 6, rows: 16, step: 16, block: 16, ahead: false },
-    Form { subs: 4, rows: 16, step: 16, block: 16, ahead: false },
-    Form { subs: 2, rows: 16, step: 16, block: 16, ahead: false },
+const SPLIT_FORMS: [Form; 5] = [
+    Form { subs: 7, rows: 16, step: 16, block: 16, ahead: true },
+    Form { subs: 6, rows: 16, step: 16, block: 16, ahead: true },
+    Form { subs: 4, rows: 16, step: 16, block: 16, ahead: true },
+    Form { subs: 2, rows: 16, step: 16, block: 16, ahead: true },
     Form { subs: 1, rows: 16, step: 16, block: 16, ahead: false },
 ];
 

@@ -196,7 +196,9 @@ mod tests {
         let dtype = DType::F16;
         all.extend(Attention { attrs, dtype, q, k, v: k, mask: None, lse: true, units: None }.launches(caps)?);
         for side in [Side::Keys, Side::Queries] {
-            all.extend(AttentionGrad { attrs, dtype, q, k, v: k, dout: q, mask: None, units: None }.launches(side, caps)?);
+            all.extend(
+                AttentionGrad { attrs, dtype, q, k, v: k, dout: q, mask: None, units: None }.launches(side, caps)?,
+            );
         }
         Ok(all)
     }
