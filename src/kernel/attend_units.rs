@@ -171,31 +171,31 @@ fn fitting(
     all
 }
 
-/// Each of these forms and an emulated one, on units of both sides, whole and split, for some head sizes that fit 48 KiB.
+/// Each of these forms and an emulated one, on units of both sides, whole and split, each for some head size that fits
+/// 48 KiB.
 #[cfg(test)]
 pub(super) fn catalogue(
     forms: &[&[Form]; 2],
     bytes: impl Fn(Shares, usize) -> usize,
 ) -> impl Iterator<Item = (Shares, usize)> {
     let mut all = Vec::new();
-    for (split, columns) in [(false, 16), (true, 16), (true, 3), (false, 32), (true, 1)] {
-        let caps = |units| DeviceCaps { workgroup_bytes: 48 << 10, units: Some(units), ..DeviceCaps::PORTABLE };
-        for units in [MatrixUnits::Device { side: 16, lanes: 32 }, MatrixUnits::Device { side: 8, lanes: 32 }] {
-            for form in forms[usize::from(split)] {
-                let units = Units { units, split };
-                all.extend(
-                    Shares::choose(units, &[*form], [columns, 64], &caps(units.units), |s| bytes(s, columns))
-                        .map(|s| (s, columns)),
-                );
+    let mut sizes = [16, 3, 8, 1, 32].into_iter().cycle();
+    for split in [false, true] {
+        let mut add = |units, form: &[Form], columns| {
+            let caps = DeviceCaps { workgroup_bytes: 48 << 10, units: Some(units), ..DeviceCaps::PORTABLE };
+            let of = |columns| {
+                Shares::choose(Units { units, split }, form, [columns, 64], &caps, |s| bytes(s, columns))
+                    .map(|s| (s, columns))
+            };
+            all.extend(of(columns).or_else(|| of(4)));
+        };
+        for form in forms[usize::from(split)] {
+            for side in [8, 16] {
+                add(MatrixUnits::Device { side, lanes: 32 }, &[*form], sizes.next().expect("a cycle"));
             }
         }
-        for side in [8, 16] {
-            let units = Units { units: MatrixUnits::Emulated { side }, split };
-            all.extend(
-                Shares::choose(units, &[], [columns, 64], &caps(units.units), |s| bytes(s, columns))
-                    .map(|s| (s, columns)),
-            );
-        }
+        add(MatrixUnits::Emulated { side: 8 }, &[], 3);
+        add(MatrixUnits::Emulated { side: 16 }, &[], 2);
     }
     all.into_iter()
 }

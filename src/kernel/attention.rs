@@ -327,7 +327,7 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
             (15, Some(Fours::Whole)),
         ]);
         // a few for each way to share
-        for (flags, dropout) in all.filter(|(f, _)| units.is_none() || f % 5 == i % 5) {
+        for (flags, dropout) in all.filter(|(f, _)| units.is_none() || f % 8 == i % 8) {
             let on = |bit: usize| flags >> bit & 1 == 1;
             let f16 = on(0) && !units.is_some_and(|s| s.units.split);
             let (dtype, vec) = if f16 { (DType::F16, true) } else { (DType::F32, columns != 3) };

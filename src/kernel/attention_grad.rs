@@ -432,7 +432,7 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
             (6, Some(Fours::Across)),
         ]);
         // a few for each way to share
-        for (flags, dropout) in all.filter(|(f, _)| units.is_none() || f % 4 == i / 2 % 4) {
+        for (flags, dropout) in all.filter(|(f, _)| units.is_none() || f % 6 == i / 2 % 6) {
             let on = |bit: usize| flags >> bit & 1 == 1;
             let f16 = on(0) && !units.is_some_and(|s| s.units.split);
             let (dtype, vec) = if f16 { (DType::F16, true) } else { (DType::F32, columns % 2 == 0) };
