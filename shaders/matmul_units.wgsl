@@ -4,6 +4,9 @@
 // sums. Both operands lie in workgroup memory as they do in the buffers: rows along the dimension in which they are
 // contiguous, each with eight numbers of padding, so that rows side by side start in different banks; units load either
 // order. The next stage is fetched into registers while this one is used.
+{% if eights %}
+// Buffers are read eight numbers at a time, as words: two reads of half the size would take twice as long.
+{% endif %}
 {% if scaled %}
 //
 // Numbers in the buffers are f32. Each row of A and each column of B is scaled by a power of two that brings its largest
@@ -25,11 +28,13 @@
 {{ unit.enable(u) }}
 {% include "shared/product.wgsl" %}
 
-{# vec4s of a row of an operand's stage without and with padding, its rows, and the vec4s that an invocation fetches #}
-{% macro width(side, outer) %}{{ (bk if side.along_k else outer) // 4 }}{% endmacro %}
+{# what is fetched of a row of an operand's stage at a time, the vec4s of a row with padding, the rows, and how often an
+   invocation fetches #}
+{% set step = 8 if eights else 4 %}
+{% macro width(side, outer) %}{{ (bk if side.along_k else outer) // step }}{% endmacro %}
 {% macro stride(side, outer) %}{{ (bk if side.along_k else outer) // 4 + 2 }}{% endmacro %}
 {% macro rows(side, outer) %}{{ outer if side.along_k else bk }}{% endmacro %}
-{% macro fetches(outer) %}{{ (outer * bk // 4 + threads - 1) // threads }}{% endmacro %}
+{% macro fetches(outer) %}{{ (outer * bk // step + threads - 1) // threads }}{% endmacro %}
 {% for half in u.halves %}
 {{ unit.array("a_" ~ half, "f16", rows(a, bm)|int * stride(a, bm)|int, u) }}
 {{ unit.array("b_" ~ half, "f16", rows(b, bn)|int * stride(b, bn)|int, u) }}
@@ -57,7 +62,7 @@ fn power_of_two(biased: u32) -> f32 {
 }
 {% endif %}
 
-{% set T = "vec4<" ~ staged ~ ">" %}
+{% set T = "vec4<" ~ ("u32" if eights else staged) ~ ">" %}
 {# whether an invocation's fetches are all of the same four neighbours of the outer dimension #}
 {% macro fixed(outer) %}{{ 1 if threads % (outer // 4) == 0 else 0 }}{% endmacro %}
 {% macro registers(side, outer) %}
@@ -66,7 +71,7 @@ fn power_of_two(biased: u32) -> f32 {
 {% endfor %}
 {% endmacro %}
 
-{% macro guard(i, outer) %}{% if (i + 1) * threads > outer * bk // 4 %}if lane + {{ i * threads }}u < {{ outer * bk // 4 }}u {% endif %}{% endmacro %}
+{% macro guard(i, outer) %}{% if (i + 1) * threads > outer * bk // step %}if lane + {{ i * threads }}u < {{ outer * bk // step }}u {% endif %}{% endmacro %}
 
 {% macro scales(side, outer) %}
 {% for i in range(fetches(outer)|int) %}
@@ -89,20 +94,20 @@ fn power_of_two(biased: u32) -> f32 {
     {{ guard(i, outer) }}{
         let id = lane + {{ i * threads }}u;
 {% if side.along_k %}
-        let o = {{ first }} + id / {{ bk // 4 }}u;
+        let o = {{ first }} + id / {{ bk // step }}u;
         let at = s.{{ side.name }} + o * p.{{ side.name }}_stride;
-        let along = k0 + id % {{ bk // 4 }}u * 4u;
+        let along = k0 + id % {{ bk // step }}u * {{ step }}u;
 {% set inside = "o < " ~ limit %}
 {% set end = k_end %}
 {% else %}
-        let k = k0 + id / {{ outer // 4 }}u;
+        let k = k0 + id / {{ outer // step }}u;
         let at = s.{{ side.name }} + k * p.{{ side.name }}_stride;
-        let along = {{ first }} + id % {{ outer // 4 }}u * 4u;
+        let along = {{ first }} + id % {{ outer // step }}u * {{ step }}u;
 {% set inside = "k < " ~ k_end %}
 {% set end = limit %}
 {% endif %}
 {% if guarded %}
-        r{{ side.name }}{{ i }} = {{ T }}(0.0);
+        r{{ side.name }}{{ i }} = {{ T }}({{ "0u" if eights else "0.0" }});
         if {{ inside }} {
             r{{ side.name }}{{ i }} = read_{{ side.name }}(at, along, {{ end }});
         }
@@ -117,10 +122,15 @@ fn power_of_two(biased: u32) -> f32 {
 {% for i in range(fetches(outer)|int) %}
         {{ guard(i, outer) }}{
             let id = lane + {{ i * threads }}u;
-            let at = id / {{ width(side, outer) }}u * {{ stride(side, outer) }}u + id % {{ width(side, outer) }}u;
+            let at = id / {{ width(side, outer) }}u * {{ stride(side, outer) }}u + id % {{ width(side, outer) }}u{{ " * 2u" if eights else "" }};
 {% if sums and side.name == "a" %}
             row_sum += vec4<f32>(ra{{ i }});
 {% endif %}
+{% if eights %}
+            let v = r{{ side.name }}{{ i }};
+            {{ unit.put(side.name ~ "_hi", "at", "vec4<f16>(vec2<f16>(unpack2x16float(v.x)), vec2<f16>(unpack2x16float(v.y)))", u) }}
+            {{ unit.put(side.name ~ "_hi", "at + 1u", "vec4<f16>(vec2<f16>(unpack2x16float(v.z)), vec2<f16>(unpack2x16float(v.w)))", u) }}
+{% else %}
 {% if scaled %}
             let v = r{{ side.name }}{{ i }} * scale_{{ side.name }}{{ i if side.along_k or fixed(outer)|int == 0 else 0 }};
 {% else %}
@@ -132,6 +142,7 @@ fn power_of_two(biased: u32) -> f32 {
             {{ unit.put(side.name ~ "_lo", "at", "vec4<f16>(v - hi)", u) }}
 {% else %}
             {{ unit.put(side.name ~ "_hi", "at", "vec4<f16>(v)", u) }}
+{% endif %}
 {% endif %}
         }
 {% endfor %}

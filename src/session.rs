@@ -365,6 +365,14 @@ impl Program {
         self.start(&[inputs], Submission { split: self.split, profile: false, read: false })
     }
 
+    /// As [`Program::submit_unread`] with timestamps, for [`Run::wait_profiled`].
+    ///
+    /// # Errors
+    /// See [`Program::submit`].
+    pub fn submit_profiled(&self, inputs: &[(&str, &Tensor)]) -> Result<Run<'_>, Error> {
+        self.start(&[inputs], Submission { split: self.split, profile: true, read: false })
+    }
+
     /// Runs once, waiting on this thread.
     ///
     /// # Errors
@@ -593,7 +601,11 @@ impl Run<'_> {
         Ok(program.results(self.pending.finish().await?, times))
     }
 
-    fn wait_profiled(self) -> Result<(Outputs, Frame), Error> {
+    /// Waits on this thread for a run's outputs and times, which it has if it was started with timestamps.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn wait_profiled(self) -> Result<(Outputs, Frame), Error> {
         let (program, times) = (self.program, self.times());
         let finished = self.pending.wait()?;
         let frame = program.frames_of(&finished, &times).pop().unwrap_or_default();

@@ -115,6 +115,11 @@ fn p07_the_chrome_export_holds_every_span_in_microseconds_nested() {
     }
     assert_eq!(complete.iter().map(|e| place(e).2).min(), Some(0), "times are relative to the first");
 
+    // Perfetto takes threads of equal number for one, and thread 0 for the first of its process
+    let ids: std::collections::BTreeSet<(u64, u64)> = complete.iter().map(|e| (place(e).0, place(e).1)).collect();
+    let threads: std::collections::BTreeSet<u64> = ids.iter().map(|id| id.1).collect();
+    assert!(threads.len() == ids.len() && !threads.contains(&0), "{ids:?}");
+
     // every process and thread that is used has a name
     let named = |what: &str, pid: u64, tid: Option<u64>| {
         all.iter().any(|e| {
@@ -147,14 +152,18 @@ fn p07_the_chrome_export_holds_every_span_in_microseconds_nested() {
     let names: Vec<&str> = layers.iter().map(|e| e["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["frame 0", "blocks.0"]);
 
-    // events of one thread nest
-    for a in &complete {
-        for b in &complete {
+    assert!(nest(&complete));
+}
+
+/// Whether events of one thread lie in each other or apart.
+fn nest(complete: &[&Value]) -> bool {
+    complete.iter().all(|a| {
+        complete.iter().all(|b| {
             let ((pa, ta, a0, a1), (pb, tb, b0, b1)) = (place(a), place(b));
             let apart = a1 <= b0 || b1 <= a0 || (a0 <= b0 && b1 <= a1) || (b0 <= a0 && a1 <= b1);
-            assert!((pa, ta) != (pb, tb) || apart, "{a} and {b}");
-        }
-    }
+            (pa, ta) != (pb, tb) || apart
+        })
+    })
 }
 
 #[test]
@@ -257,6 +266,10 @@ fn damage_is_named_with_its_place() {
         "\"encode\" of frame 0 ends at 900 before it begins at 1000; the file is damaged, record it again"
     );
     assert_eq!(
+        damaged(|t| t.frames[1].host[1].begin = 500),
+        "\"encode\" of frame 1 ends at 900, before \"submit\" does that begins in it; the file is damaged, record it again"
+    );
+    assert_eq!(
         damaged(|t| t.frames[0].times[0] = Some((0, u64::MAX))),
         "\"blocks.0.a\" of frame 0 is 18446744073709551615, which no run gives (0 to 9.007199254740992e15); the file is \
          damaged, record it again"
@@ -316,6 +329,37 @@ fn a_file_that_was_cut_off_anywhere_says_so() {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Dispatches that overlap, run out of their order or lack times, and frames that overlap.
+    #[test]
+    fn whatever_the_times_are_every_event_is_there_and_threads_nest(
+        frames in prop::collection::vec((0u64..60, prop::collection::vec(prop::option::of((0u64..40, 0u64..20)), 6)), 1..4),
+    ) {
+        let mut trace = sample();
+        trace.dispatches = ["a.0.x", "a.0.y", "a.1.x", "a.1.y", "b", "a.1.x"]
+            .map(|name| Dispatch { name: name.into(), ..trace.dispatches[0].clone() })
+            .to_vec();
+        let like = trace.frames[0].clone();
+        trace.frames = frames
+            .into_iter()
+            .map(|(begin, times)| Frame {
+                begin,
+                wall_ns: 50,
+                host: vec![HostSpan { name: "wait".into(), thread: 0, begin: 5, end: 45 }],
+                gpu_at: 3,
+                times: times.into_iter().map(|t| t.map(|(begin, long)| (begin, begin + long))).collect(),
+                ..like.clone()
+            })
+            .collect();
+        prop_assert_eq!(trace.check(), Ok(()));
+        let chrome: Value = serde_json::from_str(&trace.to_chrome()).unwrap();
+        let all = chrome["traceEvents"].as_array().unwrap();
+        let complete: Vec<&Value> = all.iter().filter(|e| e["ph"] == "X").collect();
+        prop_assert!(nest(&complete), "{}", trace.to_chrome());
+        let timed: usize = trace.frames.iter().map(|f| f.times.iter().flatten().count()).sum();
+        prop_assert_eq!(events(&chrome, "dispatch").len(), timed);
+        prop_assert_eq!(events(&chrome, "host").len(), 1 + 2 + 2 * trace.frames.len());
+    }
 
     /// Whatever is accepted can be exported and shown.
     #[test]

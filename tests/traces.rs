@@ -72,13 +72,13 @@ fn p02_a_run_without_dispatches_has_no_times() {
 #[test]
 fn p05_more_dispatches_than_one_query_set_holds() {
     let Some(session) = session() else { return };
-    let program = session.compile(&chain(2100), &Named::new(), &poisoned(Mode::Recorded)).unwrap();
+    let program = session.compile(&chain(4200), &Named::new(), &poisoned(Mode::Recorded)).unwrap();
     let x = fill(&[64], |i| noise(1, i));
     let (out, trace) = program.trace(&[("x", &x)]).unwrap();
     assert_eq!(out, program.run(&[("x", &x)]).unwrap());
     let times = &trace.frames[0].times;
-    assert_eq!(times.len(), 2100);
-    let all = if session.caps().timestamps { 2100 } else { 0 };
+    assert_eq!(times.len(), 4200);
+    let all = if session.caps().timestamps { 4200 } else { 0 };
     assert_eq!(times.iter().flatten().count(), all);
     assert!(times.iter().flatten().map(|t| t.1).is_sorted(), "each reads what the one before wrote");
 }

@@ -70,6 +70,9 @@ struct Args {
     /// Prints the time of each kernel.
     #[arg(long)]
     kernels: bool,
+    /// Prints what timestamps cost instead: runs without and with them by turns, `--runs` rounds.
+    #[arg(long, conflicts_with_all = ["verify", "kernels", "json"])]
+    profile_cost: bool,
     /// Writes the rows as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -101,6 +104,11 @@ impl From<ModeArg> for Mode {
             ModeArg::Fused | ModeArg::Tuned => Mode::Fused,
         }
     }
+}
+
+/// What a mode is called in tables.
+fn words(mode: ModeArg) -> String {
+    if mode == ModeArg::Tuned { "tuned".into() } else { Mode::from(mode).to_string() }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -186,6 +194,9 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     if args.phase == Phase::Train && args.verify {
         return verify_gradients(args, &session);
     }
+    if args.profile_cost {
+        return profile_cost(args, &session);
+    }
     let peak = peak(&session)?;
     println!("measured peak: f32 {:.2} TFLOP/s, copy {:.0} GB/s", peak.flops / 1e12, peak.bytes / 1e9);
     println!(
@@ -207,10 +218,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     );
     let mut rows = Vec::new();
     for model in &args.model {
-        let work = match args.phase {
-            Phase::Infer => model.infer(args.rows)?,
-            Phase::Train => model.train(args.rows)?,
-        };
+        let work = work(args, *model)?;
         let params = init(&work.graph.layout, args.init.into(), 0)?;
         let reference = match args.phase == Phase::Infer && args.verify {
             true => Some(evaluate(&work.graph, &params, &verify::inputs(&work))?),
@@ -229,6 +237,86 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     match rows.iter().filter_map(|row| row.relative_error).any(|e| e.is_nan() || e > most) {
         true => Err(format!("an output differs from the reference by more than {most:e}").into()),
         false => Ok(()),
+    }
+}
+
+/// Prints what timestamps cost.
+fn profile_cost(args: &Args, session: &Session) -> Result<(), Box<dyn Error>> {
+    println!("milliseconds a run without and with timestamps, medians of {} rounds by turns", args.runs.max(1));
+    println!(
+        "{:<8} {:<9} {:>6} {:>7} {:>19} {:>7} {:>19} {:>15} {:>9}",
+        "model", "mode", "disp.", "passes", "in flight", "cost", "one at a time", "host", "by stamps"
+    );
+    for model in &args.model {
+        let work = work(args, *model)?;
+        let params = init(&work.graph.layout, args.init.into(), 0)?;
+        for mode in &args.mode {
+            let job = plan(args, session, *model, &work, *mode)?.job(args, session, &work, &params)?;
+            let cost = job.profile_cost(args.runs.max(1))?;
+            let pair = |[off, on]: [f64; 2]| format!("{off:.3} {on:.3}");
+            println!(
+                "{:<8} {:<9} {:>6} {:>7} {:>19} {:>+6.2}% {:>19} {:>15} {:>9}",
+                model.to_string(),
+                words(*mode),
+                cost.dispatches,
+                format!("{} {}", cost.passes[0], cost.passes[1]),
+                pair(cost.in_flight),
+                100.0 * cost.part(),
+                pair(cost.alone),
+                pair(cost.host),
+                cost.stamped.map_or("-".into(), |ms| format!("{ms:.3}"))
+            );
+        }
+    }
+    Ok(())
+}
+
+fn work(args: &Args, model: Model) -> Result<Work, Box<dyn Error>> {
+    match args.phase {
+        Phase::Infer => model.infer(args.rows),
+        Phase::Train => model.train(args.rows),
+    }
+}
+
+/// How a model is compiled in a mode.
+struct Plan {
+    options: CompileOptions,
+    train: TrainOptions,
+}
+
+/// Tunes it first, if the mode says so.
+fn plan(args: &Args, session: &Session, model: Model, work: &Work, mode: ModeArg) -> Result<Plan, Box<dyn Error>> {
+    let options = CompileOptions { precision: args.precision, ..CompileOptions::mode(mode.into()) };
+    let train = TrainOptions {
+        optimiser: Optimiser::Adam { beta1: 0.5, beta2: 0.5, eps: 1e-8, weight_decay: 0.0 },
+        learning_rate: Schedule::constant(2e-4),
+        checkpoint: checkpoint(args, model),
+        ..TrainOptions::default()
+    };
+    if mode != ModeArg::Tuned {
+        return Ok(Plan { options, train });
+    }
+    let caps = session.caps();
+    let compiled = match args.phase {
+        Phase::Infer => compile(&work.graph, caps, &options)?,
+        Phase::Train => compile_training(&work.graph, &train, caps, &options)?,
+    };
+    let options = tuning::tuned(session, &compiled, options, args.tune_log.as_deref())?;
+    Ok(Plan { options, train })
+}
+
+impl Plan {
+    fn job(
+        &self,
+        args: &Args,
+        session: &Session,
+        work: &Work,
+        params: &BTreeMap<String, Tensor>,
+    ) -> Result<Job, Box<dyn Error>> {
+        match args.phase {
+            Phase::Infer => Job::infer(session, work, params, &self.options),
+            Phase::Train => Job::train(session, work, params, &self.train, &self.options),
+        }
     }
 }
 
@@ -312,26 +400,9 @@ struct Subject<'a> {
 /// Compiles, runs and times one model in one mode.
 fn row(args: &Args, session: &Session, subject: &Subject, mode: ModeArg, peak: f64) -> Result<Row, Box<dyn Error>> {
     let Subject { model, work, params, reference } = *subject;
-    let mut options = CompileOptions { precision: args.precision, ..CompileOptions::mode(mode.into()) };
-    let train = TrainOptions {
-        optimiser: Optimiser::Adam { beta1: 0.5, beta2: 0.5, eps: 1e-8, weight_decay: 0.0 },
-        learning_rate: Schedule::constant(2e-4),
-        checkpoint: checkpoint(args, model),
-        ..TrainOptions::default()
-    };
-    if mode == ModeArg::Tuned {
-        let caps = session.caps();
-        let compiled = match args.phase {
-            Phase::Infer => compile(&work.graph, caps, &options)?,
-            Phase::Train => compile_training(&work.graph, &train, caps, &options)?,
-        };
-        options = tuning::tuned(session, &compiled, options, args.tune_log.as_deref())?;
-    }
+    let plan = plan(args, session, model, work, mode)?;
     let begin = Instant::now();
-    let job = match args.phase {
-        Phase::Infer => Job::infer(session, work, params, &options)?,
-        Phase::Train => Job::train(session, work, params, &train, &options)?,
-    };
+    let job = plan.job(args, session, work, params)?;
     let (outputs, first) = job.first()?;
     let first_run_s = begin.elapsed().as_secs_f64();
     let loss = outputs.get("loss").map(|loss| loss.to_f32()[0]);
@@ -351,7 +422,7 @@ fn row(args: &Args, session: &Session, subject: &Subject, mode: ModeArg, peak: f
         phase: format!("{:?}", args.phase).to_lowercase(),
         rows: args.rows,
         model: model.to_string(),
-        mode: if mode == ModeArg::Tuned { "tuned".into() } else { Mode::from(mode).to_string() },
+        mode: words(mode),
         precision: args.precision.to_string(),
         init: format!("{:?}", args.init).to_lowercase(),
         adapter: session.adapter().name.clone(),

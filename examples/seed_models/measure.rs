@@ -39,6 +39,31 @@ pub struct Times {
     pub host_us: f64,
 }
 
+/// What timestamps cost, milliseconds; each pair without them and with them.
+pub struct Cost {
+    /// Per run of several in flight, where the host's part is hidden.
+    pub in_flight: [f64; 2],
+    /// From submit to done of one run.
+    pub alone: [f64; 2],
+    /// The host's part of a run.
+    pub host: [f64; 2],
+    /// First kernel's begin to last kernel's end, by the stamps.
+    pub stamped: Option<f64>,
+    /// Compute passes of a run.
+    pub passes: [u64; 2],
+    pub dispatches: usize,
+}
+
+impl Cost {
+    /// How much longer a run in flight takes with timestamps.
+    pub fn part(&self) -> f64 {
+        self.in_flight[1] / self.in_flight[0] - 1.0
+    }
+}
+
+/// Runs in flight at once while the cost of timestamps is measured.
+const IN_FLIGHT: usize = 8;
+
 impl Job {
     /// A forward pass.
     pub fn infer(
@@ -132,6 +157,52 @@ impl Job {
         Ok(Times { wall_ms: median(&mut walls), pipelined_ms, gpu_ms, submits, host_us: median(&mut hosts) })
     }
 
+    /// What timestamps cost: medians over rounds that run without them and with them by turns, after some that warm up.
+    pub fn profile_cost(&self, rounds: usize) -> Result<Cost, Box<dyn Error>> {
+        let own = self.own();
+        let mut given = self.given();
+        given.extend(own.iter().map(|(name, tensor)| (*name, tensor)));
+        let program = self.program();
+        let start = |profiled: bool| match profiled {
+            true => program.submit_profiled(&given),
+            false => program.submit_unread(&given),
+        };
+        let (mut flights, mut alones, mut hosts) =
+            ([const { Vec::new() }; 2], [const { Vec::new() }; 2], [const { Vec::new() }; 2]);
+        let (mut stamped, mut passes) = (Vec::new(), [0; 2]);
+        for round in 0..rounds + rounds / 3 {
+            // each kind is first as often as the other
+            for which in [round % 2, 1 - round % 2] {
+                let begin = Instant::now();
+                let run = start(which == 1)?;
+                let host = run.host_ns() as f64 / 1e6;
+                let frame = run.wait_profiled()?.1;
+                let alone = begin.elapsed().as_secs_f64() * 1e3;
+                let begin = Instant::now();
+                let runs: Vec<Run<'_>> = (0..IN_FLIGHT).map(|_| start(which == 1)).collect::<Result<_, _>>()?;
+                for run in runs {
+                    run.wait()?;
+                }
+                let flight = begin.elapsed().as_secs_f64() * 1e3 / IN_FLIGHT as f64;
+                passes[which] = frame.passes;
+                if round >= rounds / 3 {
+                    alones[which].push(alone);
+                    hosts[which].push(host);
+                    flights[which].push(flight);
+                    stamped.extend(frame.gpu_ns().map(|ns| ns as f64 / 1e6));
+                }
+            }
+        }
+        Ok(Cost {
+            in_flight: flights.map(|mut v| median(&mut v)),
+            alone: alones.map(|mut v| median(&mut v)),
+            host: hosts.map(|mut v| median(&mut v)),
+            stamped: (!stamped.is_empty()).then(|| median(&mut stamped)),
+            passes,
+            dispatches: program.dispatches(),
+        })
+    }
+
     fn start(&self) -> Result<InFlight<'_>, Box<dyn Error>> {
         Ok(match &self.kind {
             Kind::Infer(program) => InFlight::Run(program.submit_unread(&self.given())?),
@@ -141,12 +212,17 @@ impl Job {
 
     fn trace(&self) -> Result<Trace, Box<dyn Error>> {
         let mut given = self.given();
-        let own = match &self.kind {
-            Kind::Infer(_) => Vec::new(),
-            Kind::Train(trainer) => own_inputs(trainer),
-        };
+        let own = self.own();
         given.extend(own.iter().map(|(name, tensor)| (*name, tensor)));
         Ok(self.program().trace(&given)?.1)
+    }
+
+    /// What a trainer gives beside the batch; nothing for a forward pass.
+    fn own(&self) -> Vec<(&'static str, Tensor)> {
+        match &self.kind {
+            Kind::Infer(_) => Vec::new(),
+            Kind::Train(trainer) => own_inputs(trainer),
+        }
     }
 }
 

@@ -64,16 +64,25 @@ struct Params {
 @group(0) @binding({{ out_binding + 1 }}) var<storage, read_write> row_sums: array<{{ out_scalar }}>;
 {% endif %}
 {% if scaled %}
-{% set exp_binding = out_binding + (2 if sums else 1) %}
-@group(0) @binding({{ exp_binding }}) var<storage, read> exp_a: array<u32>;
-@group(0) @binding({{ exp_binding + 1 }}) var<storage, read> exp_b: array<u32>;
+@group(0) @binding({{ out_binding - 2 }}) var<storage, read> exp_a: array<u32>;
+@group(0) @binding({{ out_binding - 1 }}) var<storage, read> exp_b: array<u32>;
 {% endif %}
 
 {% include "shared/group.wgsl" %}
 {% include "shared/chain.wgsl" %}
 
-// Four neighbours along an operand's contiguous dimension, from index i; those at or past `end` are 0.
+// {{ "Eight" if eights else "Four" }} neighbours along an operand's contiguous dimension, from index i; those at or past `end` are 0.
 {% for side in [a, b] %}
+{% if eights %}
+fn read_{{ side.name }}(at: u32, i: u32, end: u32) -> vec4<u32> {
+{% if guarded %}
+    if i >= end {
+        return vec4<u32>(0u);
+    }
+{% endif %}
+    return {{ side.name }}[at + i / 8u];
+}
+{% else %}
 fn read_{{ side.name }}(at: u32, i: u32, end: u32) -> vec4<{{ staged }}> {
 {% if side.vec %}
 {% if guarded %}
@@ -91,6 +100,7 @@ fn read_{{ side.name }}(at: u32, i: u32, end: u32) -> vec4<{{ staged }}> {
     return v;
 {% endif %}
 }
+{% endif %}
 {% endfor %}
 
 // Where the batch entry z of each operand starts{{ ", and k of the slice z" if sliced else "" }}.

@@ -53,7 +53,8 @@ pub struct Pending<'a> {
     staging: Option<wgpu::Buffer>,
     /// For each run first byte and bytes of each output in the staging buffer.
     ranges: Vec<Vec<(u64, u64)>>,
-    queries: Option<(u64, usize)>,
+    /// Where the stamps lie in it, at which of them each dispatch begins, and how many there are.
+    queries: Option<(u64, Vec<usize>, usize)>,
     /// The last run's kept outputs, at their position.
     kept: Vec<Option<Kept>>,
     mapped: Arc<Mapped>,
@@ -92,19 +93,16 @@ impl Executable {
         let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         let rows = clock.time("upload", || self.upload(runs))?;
         let dispatches = self.recording.dispatches.len();
-        let stamps = (how.profile && self.timestamps && dispatches * runs.len() > 0)
-            .then(|| Stamps::new(self, dispatches * runs.len()));
+        let (most, total) = (how.split.unwrap_or(usize::MAX).max(1), dispatches * runs.len());
+        let mut stamps = (how.profile && self.timestamps && total > 0)
+            .then(|| Stamps::new(self, total, runs.len() + total.div_ceil(most)));
         let (ranges, mut staging_bytes) = self.staging_ranges(runs.len(), how.read);
-        let queries = stamps.as_ref().map(|s| {
-            let at = staging_bytes;
-            staging_bytes += s.count as u64 * 8;
-            (at, s.count)
-        });
+        let stamps_at = staging_bytes;
+        staging_bytes += stamps.as_ref().map_or(0, Stamps::bytes);
         let staging = match staging_bytes {
             0 => None,
             bytes => Some(self.staging_buffer(bytes)?),
         };
-        let most = how.split.unwrap_or(usize::MAX).max(1);
         let kept = self.kept_buffers(how.read)?;
         let encode_begin = Instant::now();
         let mut between = Duration::ZERO;
@@ -126,8 +124,7 @@ impl Executable {
                     (submits, room) = (submits + 1, most);
                 }
                 let end = dispatches.min(next.saturating_add(room));
-                passes +=
-                    clock.time("encode", || self.encode(&mut current, next..end, run * dispatches, stamps.as_ref()));
+                passes += clock.time("encode", || self.encode(&mut current, next..end, stamps.as_mut()));
                 (next, room) = (end, room - (end - next));
             }
             let last = run + 1 == runs.len();
@@ -141,9 +138,13 @@ impl Executable {
                 }
             }
         }
-        if let (Some(staging), Some(stamps), Some((at, _))) = (&staging, &stamps, queries) {
-            stamps.resolve(&mut current, staging, at);
+        if let (Some(staging), Some(stamps)) = (&staging, &stamps) {
+            stamps.resolve(&mut current, staging, stamps_at);
         }
+        let queries = stamps.map(|s| {
+            let (begins, count) = s.places();
+            (stamps_at, begins, count)
+        });
         let commands = clock.time("finish", || current.finish());
         let encode_ns = (encode_begin.elapsed() - between).as_nanos() as u64;
         let index = clock.time("submit", || self.gpu.queue.submit([commands]));
@@ -242,23 +243,21 @@ impl Executable {
     }
 
     /// Encodes some dispatches and returns in how many passes: one, unless stamps can only be written around passes.
-    /// The stamps of dispatch 0 are those at position `stamped`.
-    fn encode(
-        &self,
-        encoder: &mut wgpu::CommandEncoder,
-        dispatches: Range<usize>,
-        stamped: usize,
-        stamps: Option<&Stamps>,
-    ) -> u64 {
-        let split = stamps.is_some_and(|s| !s.inside);
+    fn encode(&self, encoder: &mut wgpu::CommandEncoder, dispatches: Range<usize>, stamps: Option<&mut Stamps>) -> u64 {
+        let (mut around, mut inside) = match stamps {
+            Some(stamps) if stamps.inside => (None, Some(stamps)),
+            other => (other, None),
+        };
+        let split = around.is_some();
         let mut passes = 0;
         let mut rest = dispatches;
         while !rest.is_empty() {
             let end = if split { rest.start + 1 } else { rest.end };
-            let timestamp_writes = stamps.filter(|_| split).map(|s| s.around(stamped + rest.start));
+            let timestamp_writes = around.as_mut().map(|s| s.around());
             let mut pass =
                 encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: Some("kiln"), timestamp_writes });
             passes += 1;
+            inside.iter_mut().for_each(|s| s.write(&mut pass));
             let mut current = None;
             for i in rest.start..end {
                 let dispatch = &self.recording.dispatches[i];
@@ -270,11 +269,10 @@ impl Executable {
                 if let Params::Immediate(words) = &dispatch.params {
                     pass.set_immediates(0, bytemuck::cast_slice(&self.recording.immediates[words.clone()]));
                 }
-                let inside = stamps.filter(|_| !split);
-                inside.inspect(|s| s.write(&mut pass, 2 * (stamped + i)));
+                inside.iter_mut().for_each(|s| s.begin());
                 let [x, y, z] = dispatch.grid;
                 pass.dispatch_workgroups(x, y, z);
-                inside.inspect(|s| s.write(&mut pass, 2 * (stamped + i) + 1));
+                inside.iter_mut().for_each(|s| s.write(&mut pass));
             }
             rest.start = end;
         }
@@ -345,10 +343,10 @@ impl Pending<'_> {
             view[*at as usize..*at as usize + len].to_vec()
         };
         let outputs = self.ranges.iter().map(|run| ports.iter().zip(run).map(output).collect()).collect();
-        let times = self.queries.map_or(Vec::new(), |(at, count)| {
+        let times = self.queries.take().map_or(Vec::new(), |(at, begins, count)| {
             let raw = &view[at as usize..at as usize + count * 8];
             let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(raw);
-            let pairs: Vec<(u64, u64)> = ticks.chunks_exact(2).map(|p| (p[0], p[1])).collect();
+            let pairs: Vec<(u64, u64)> = begins.into_iter().map(|i| (ticks[i], ticks[i + 1])).collect();
             times(&pairs, f64::from(gpu.queue.get_timestamp_period()))
         });
         drop(view);

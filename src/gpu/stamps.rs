@@ -1,27 +1,34 @@
-//! In: an executable and a number of dispatches; out: the query sets that take a begin and an end of each, and their
-//! ticks. Knows nothing of what is dispatched.
+//! In: an executable and a number of dispatches; out: the query sets that take the begins and ends of dispatches, and
+//! their ticks. Knows nothing of what is dispatched.
+//!
+//! A stamp inside a pass waits for all before it, some microseconds on a large device. So there is one between two
+//! dispatches, the end of the one and the begin of the other, and one more around each part that is encoded at once.
 
 use super::Executable;
 
 /// wgpu's limit on queries of a set.
 const QUERIES: usize = 4096;
 
-/// Query sets for two stamps a dispatch.
+/// Query sets with room for all stamps of a submission.
 pub(super) struct Stamps {
     sets: Vec<wgpu::QuerySet>,
     resolved: wgpu::Buffer,
-    /// Stamps in all.
-    pub count: usize,
+    /// The stamp at which each dispatch begins, in order; it ends at the next.
+    begins: Vec<usize>,
+    written: usize,
+    room: usize,
     /// Whether they can be written inside a pass; else each dispatch has a pass of its own.
     pub inside: bool,
 }
 
 impl Stamps {
-    pub fn new(executable: &Executable, dispatches: usize) -> Stamps {
+    /// For so many dispatches, encoded in at most so many parts.
+    pub fn new(executable: &Executable, dispatches: usize, parts: usize) -> Stamps {
         let device = &executable.gpu.device;
-        let count = 2 * dispatches;
+        let inside = device.features().contains(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES);
+        let room = if inside { dispatches + parts.min(dispatches) } else { 2 * dispatches };
         let set = |first: usize| {
-            let count = (count - first).min(QUERIES) as u32;
+            let count = (room - first).min(QUERIES) as u32;
             device.create_query_set(&wgpu::QuerySetDescriptor {
                 label: Some("stamps"),
                 ty: wgpu::QueryType::Timestamp,
@@ -30,20 +37,37 @@ impl Stamps {
         };
         let resolved = device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("stamps"),
-            size: (count as u64 * 8).next_multiple_of(wgpu::QUERY_RESOLVE_BUFFER_ALIGNMENT),
+            size: (room as u64 * 8).next_multiple_of(wgpu::QUERY_RESOLVE_BUFFER_ALIGNMENT),
             usage: wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC,
             mapped_at_creation: false,
         });
-        let inside = device.features().contains(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES);
-        Stamps { sets: (0..count).step_by(QUERIES).map(set).collect(), resolved, count, inside }
+        let sets = (0..room).step_by(QUERIES).map(set).collect();
+        Stamps { sets, resolved, begins: Vec::with_capacity(dispatches), written: 0, room, inside }
     }
 
-    pub fn write(&self, pass: &mut wgpu::ComputePass<'_>, query: usize) {
+    /// Bytes for all stamps.
+    pub fn bytes(&self) -> u64 {
+        self.room as u64 * 8
+    }
+
+    /// Writes the next stamp inside a pass.
+    pub fn write(&mut self, pass: &mut wgpu::ComputePass<'_>) {
+        let query = self.written;
         pass.write_timestamp(&self.sets[query / QUERIES], (query % QUERIES) as u32);
+        self.written += 1;
     }
 
-    pub fn around(&self, dispatch: usize) -> wgpu::ComputePassTimestampWrites<'_> {
-        let query = 2 * dispatch;
+    /// The next dispatch begins at the stamp that was written last.
+    pub fn begin(&mut self) {
+        self.begins.push(self.written - 1);
+    }
+
+    /// Two stamps around the pass of the next dispatch.
+    pub fn around(&mut self) -> wgpu::ComputePassTimestampWrites<'_> {
+        // pairs never lie across two sets
+        let query = self.written;
+        self.begins.push(query);
+        self.written += 2;
         wgpu::ComputePassTimestampWrites {
             query_set: &self.sets[query / QUERIES],
             beginning_of_pass_write_index: Some((query % QUERIES) as u32),
@@ -51,12 +75,20 @@ impl Stamps {
         }
     }
 
+    /// Copies what was written to a staging buffer.
     pub fn resolve(&self, encoder: &mut wgpu::CommandEncoder, staging: &wgpu::Buffer, at: u64) {
         for (i, set) in self.sets.iter().enumerate() {
             let first = i * QUERIES;
-            let count = (self.count - first).min(QUERIES) as u32;
-            encoder.resolve_query_set(set, 0..count, &self.resolved, first as u64 * 8);
+            let count = self.written.saturating_sub(first).min(QUERIES) as u32;
+            if count > 0 {
+                encoder.resolve_query_set(set, 0..count, &self.resolved, first as u64 * 8);
+            }
         }
-        encoder.copy_buffer_to_buffer(&self.resolved, 0, staging, at, self.count as u64 * 8);
+        encoder.copy_buffer_to_buffer(&self.resolved, 0, staging, at, self.written as u64 * 8);
+    }
+
+    /// The stamps at which dispatches begin, each of which ends at the next, and how many there are.
+    pub fn places(self) -> (Vec<usize>, usize) {
+        (self.begins, self.written)
     }
 }

@@ -8,6 +8,7 @@
 
 use super::attend_units::Form;
 use super::attention_grad::Tiles;
+use super::linear_stack::StackTile;
 use super::matmul::Tile;
 use super::{KernelKey, Launch};
 use crate::caps::DeviceCaps;
@@ -42,6 +43,8 @@ pub enum Config {
     Subgroups(Form),
     /// Rows of an invocation of a direct kernel of attention.
     Rows(usize),
+    /// How a stack of layers deals out rows.
+    Stack(StackTile),
 }
 
 /// `128x96x16, 8x8 each`, `slices of 256`, `64x32`, `64x32, 8 columns at once`.
@@ -54,6 +57,7 @@ impl fmt::Display for Config {
             Config::Slice(k) => write!(f, "slices of {k}"),
             Config::Block(queries, keys) => write!(f, "{queries}x{keys}"),
             Config::Subgroups(form) => form.fmt(f),
+            Config::Stack(t) => write!(f, "{} rows, split {}, unroll {}", t.rows, t.split, t.unroll),
             Config::Rows(rows) => write!(f, "{rows} rows each"),
             Config::Tiles(t) => write!(f, "{}x{}, {} columns at once", t.own, t.other, 4 * t.chunk),
         }
@@ -99,6 +103,7 @@ impl<T> Launch<T> {
             KernelKey::Matmul(key) => Some(key.problem(&self.params)),
             KernelKey::Attention(key) => Some(key.problem(&self.params, self.groups)),
             KernelKey::AttentionGrad(key) => Some(key.problem(&self.params, self.groups)),
+            KernelKey::LinearStack(key) => Some(key.problem(&self.params)),
             _ => None,
         }
     }
@@ -109,6 +114,7 @@ impl<T> Launch<T> {
             KernelKey::Matmul(key) => Some(Config::Tile(key.tile)),
             KernelKey::Attention(key) => Some(key.config()),
             KernelKey::AttentionGrad(key) => Some(key.config()),
+            KernelKey::LinearStack(key) => Some(Config::Stack(key.tile)),
             _ => None,
         }
     }
@@ -119,6 +125,7 @@ impl<T> Launch<T> {
             KernelKey::Matmul(key) => key.configs(&self.params, caps),
             KernelKey::Attention(key) => key.configs(&self.params, caps),
             KernelKey::AttentionGrad(key) => key.configs(&self.params, caps),
+            KernelKey::LinearStack(key) => key.configs(&self.params, caps),
             _ => Vec::new(),
         }
     }
@@ -127,6 +134,7 @@ impl<T> Launch<T> {
     pub fn configured(mut self, config: Config) -> Launch<T> {
         match (&mut self.key, config) {
             (KernelKey::Matmul(key), Config::Tile(tile)) => self.groups = key.configure(&mut self.params, tile),
+            (KernelKey::LinearStack(key), Config::Stack(tile)) => self.groups = key.configure(&mut self.params, tile),
             (KernelKey::Attention(key), config) => {
                 self.groups = key.configure(&mut self.params, self.groups, config);
             }
@@ -140,25 +148,28 @@ impl<T> Launch<T> {
 }
 
 impl KernelKey {
-    /// The stored type of each binding, in the order of [`KernelKey::bindings`], of kernels that have a choice and of
-    /// those that go with them; a mask of words counts as U32, whatever is in them.
-    pub fn operand_types(&self) -> Option<Vec<DType>> {
-        match self {
-            KernelKey::Matmul(key) => Some(key.operand_types()),
-            KernelKey::SumParts(key) => Some([DType::F32, key.to].repeat(1 + usize::from(key.second))),
-            KernelKey::Attention(key) => Some(key.operand_types()),
-            KernelKey::AttentionGrad(key) => Some(key.operand_types()),
-            _ => None,
-        }
+    /// The stored type of each binding, in the order of [`KernelKey::bindings`], and the size of numbers that suit it, of
+    /// kernels that have a choice and of those that go with them; a mask of words counts as U32, whatever is in them.
+    pub fn operand_types(&self) -> Option<Vec<(DType, f32)>> {
+        let types = match self {
+            KernelKey::Matmul(key) => key.operand_types(),
+            KernelKey::SumParts(key) => [DType::F32, key.to].repeat(1 + usize::from(key.second)),
+            KernelKey::Attention(key) => key.operand_types(),
+            KernelKey::AttentionGrad(key) => key.operand_types(),
+            KernelKey::LinearStack(key) => return Some(key.operand_types()),
+            _ => return None,
+        };
+        Some(types.into_iter().map(|dtype| (dtype, 1.0)).collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{AttentionAttrs, Chain, Shape};
+    use crate::graph::{Activation, AttentionAttrs, Chain, Shape};
     use crate::kernel::attention::Attention;
     use crate::kernel::attention_grad::{AttentionGrad, Side};
+    use crate::kernel::linear_stack::Forward;
     use crate::kernel::matmul::Matmul;
     use crate::kernel::tests::check;
     use crate::kernel::{KernelError, View};
@@ -200,6 +211,11 @@ mod tests {
                 AttentionGrad { attrs, dtype, q, k, v: k, dout: q, mask: None, units: None }.launches(side, caps)?,
             );
         }
+        if !caps.cpu {
+            let (dtype, x, w) = (DType::F32, &dense(&[300, 64]), &dense(&[5, 64, 64]));
+            let stack = Forward { activation: Activation::Relu, dtype, rows: 300, x, w, b: None, keep: true };
+            all.extend(stack.launches(caps)?);
+        }
         Ok(all)
     }
 
@@ -240,6 +256,7 @@ mod tests {
             "attention f16x4 2x3 70x90x64 causal lse",
             "attention_grad dk,dv f16x4 2x3 70x90x64 causal",
             "attention_grad dq f16x4 2x3 70x90x64 causal",
+            "linear_stack f32 300x64 layers:5 Relu forward keep",
         ];
         assert_eq!(problems.iter().map(|p| p.0.as_str()).collect::<Vec<_>>(), words);
         problems.sort();

@@ -79,7 +79,7 @@ impl Gather {
                 }
                 let groups = (some.len() * width).div_ceil(size as usize);
                 let part = if self.parts > 1 { self.part_rows } else { 0 };
-                let mut params = split::sizes(
+                let params = split::sizes(
                     NAME,
                     [
                         ("groups", groups),

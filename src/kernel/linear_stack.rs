@@ -5,15 +5,16 @@ use super::chain_wgsl::{Printer, name};
 use super::split;
 use super::template::render;
 use super::view::window;
-use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, View, wgsl_type};
+use super::{Access, Config, Estimate, KernelError, KernelKey, Launch, ParamSpace, Problem, View, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::{Activation, Chain, DType};
 use minijinja::context;
+use serde::{Deserialize, Serialize};
 
 pub(super) const NAME: &str = "linear_stack";
 
 /// How a workgroup's work is dealt to its invocations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StackTile {
     /// Rows that a workgroup carries.
     pub rows: usize,
@@ -66,6 +67,38 @@ impl LinearStackKey {
                 vec![("x", read), ("w", read), ("kept", read), ("y", read), ("dx", written), ("dz", written)]
             }
         }
+    }
+
+    /// What a tile is chosen for.
+    pub(super) fn problem(&self, params: &[u32]) -> Problem {
+        let (rows, layers) = (params[1], params[2]);
+        let pass = match self.pass {
+            Pass::Forward { bias, keep } => {
+                ["forward", if bias { " bias" } else { "" }, if keep { " keep" } else { "" }].concat()
+            }
+            Pass::Backward => "backward".to_owned(),
+        };
+        Problem(format!("{NAME} {} {rows}x{} layers:{layers} {:?} {pass}", self.dtype, self.width, self.activation))
+    }
+
+    /// The tiles that a device can run.
+    pub(super) fn configs(&self, params: &[u32], caps: &DeviceCaps) -> Vec<Config> {
+        tiles(self.width, params[1] as usize, caps).map(Config::Stack).collect()
+    }
+
+    /// Takes another tile, changes what depends on it, and returns the number of workgroups.
+    pub(super) fn configure(&mut self, params: &mut [u32], tile: StackTile) -> u64 {
+        self.tile = tile;
+        params[0] = params[1].div_ceil(tile.rows as u32);
+        u64::from(params[0])
+    }
+
+    /// The stored type of each binding and the size of its numbers, such that they neither grow nor shrink from layer to
+    /// layer.
+    pub(super) fn operand_types(&self) -> Vec<(DType, f32)> {
+        let weights = (6.0 / self.width as f32).sqrt();
+        let size = |name: &str| if name == "w" { weights } else { 1.0 };
+        self.operands().into_iter().map(|(name, _)| (self.dtype, size(name))).collect()
     }
 
     fn chain(&self) -> Chain {
@@ -169,22 +202,26 @@ fn tile(width: usize, rows: usize, caps: &DeviceCaps) -> Result<StackTile, Kerne
         let expected = "a multiple of 4".to_owned();
         return Err(KernelError::Size { kernel: NAME, what: "the width of a layer", expected, got: width });
     }
+    tiles(width, rows, caps).next().ok_or(KernelError::Workgroup {
+        kernel: NAME,
+        what: "bytes of workgroup memory",
+        wanted: StackTile { rows: 1, split: 1, unroll: 1 }.bytes(width) as u32,
+        limit: caps.workgroup_bytes,
+    })
+}
+
+/// The tiles that a device can run for so many rows, the preferred first.
+fn tiles(width: usize, rows: usize, caps: &DeviceCaps) -> impl Iterator<Item = StackTile> {
     let most = if width <= NARROW { ROWS / 2 } else { ROWS };
     let most = [4, 8].into_iter().find(|r| rows <= r * CORES).unwrap_or(ROWS).min(most);
     let of_rows = |rows| {
         let forms = [(4, 2), (4, 1), (2, 2), (2, 1), (1, 2), (1, 1)];
         forms.map(|(split, unroll)| StackTile { rows, split, unroll })
     };
-    let fits = |t: &StackTile| {
-        t.threads(width) <= caps.max_invocations.min(512) as usize && t.bytes(width) <= caps.workgroup_bytes as usize
-    };
-    let tiles = [16, 8, 4, 2, 1].into_iter().filter(|r| *r <= most).flat_map(of_rows);
-    tiles.filter(|t| t.divides(width)).find(fits).ok_or(KernelError::Workgroup {
-        kernel: NAME,
-        what: "bytes of workgroup memory",
-        wanted: StackTile { rows: 1, split: 1, unroll: 1 }.bytes(width) as u32,
-        limit: caps.workgroup_bytes,
-    })
+    let (threads, bytes) = (caps.max_invocations.min(512) as usize, caps.workgroup_bytes as usize);
+    let fits = move |t: &StackTile| t.threads(width) <= threads && t.bytes(width) <= bytes;
+    let tiles = [16, 8, 4, 2, 1].into_iter().filter(move |r| *r <= most).flat_map(of_rows);
+    tiles.filter(move |t| t.divides(width)).filter(fits)
 }
 
 /// A stack forwards. Operands: x, weights, biases, y, what layers read.

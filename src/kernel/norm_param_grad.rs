@@ -124,7 +124,7 @@ pub fn launches(
 
     let mut launches = Vec::new();
     let mut launch = |last: bool, shape: (u32, u32), sizes: [usize; 7], operands, estimate| {
-        let mut params = split::sizes(NAME, PARAMS.iter().copied().zip(sizes))?;
+        let params = split::sizes(NAME, PARAMS.iter().copied().zip(sizes))?;
         let key = NormParamGradKey { rms, last, dtype, vec, columns: shape.0, lines: shape.1 };
         let groups = sizes[0] as u64;
         launches.push(Launch { key: KernelKey::NormParamGrad(key), params, groups, operands, estimate });

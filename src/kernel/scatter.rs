@@ -81,7 +81,7 @@ pub fn launches(
     for some in split::windows(NAME, count, &[dy, indices], caps)? {
         for window in split::windows(NAME, rows, &[table], caps)? {
             let groups = some.len() * blocks;
-            let mut params = split::sizes(
+            let params = split::sizes(
                 NAME,
                 [
                     ("groups", groups),

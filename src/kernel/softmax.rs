@@ -64,7 +64,7 @@ pub fn launches(
     for rows in split::windows(NAME, outer, &tensors, caps)? {
         let columns = rows.len() * inner;
         let groups = if per_row { columns.div_ceil(size as usize) } else { columns };
-        let mut params = split::sizes(NAME, [("groups", groups), ("columns", columns), ("n", n), ("inner", inner)])?;
+        let params = split::sizes(NAME, [("groups", groups), ("columns", columns), ("n", n), ("inner", inner)])?;
         let elements = columns as f64 * n as f64;
         launches.push(Launch {
             key: KernelKey::Softmax(key.clone()),

@@ -1,11 +1,12 @@
 //! In: parameters' names and shapes; out: fresh values for them, as PyTorch or He draws them. Knows layouts, not models.
 
-use super::ModelError;
+use super::{ModelError, ParamSource};
 use crate::graph::{DType, ParamLayout, Shape, TensorType};
 use crate::tensor::Tensor;
 use half::f16;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -36,21 +37,47 @@ enum Fill {
 /// error. Each draws from a ChaCha8 stream of its own, picked by a hash of its name, so that values depend on neither
 /// the order nor the presence of others, nor on packing.
 pub fn init(layout: &ParamLayout, kind: Init, seed: u64) -> Result<BTreeMap<String, Tensor>, ModelError> {
-    let mut types = BTreeMap::new();
-    for (_, storage) in layout.iter() {
-        for part in &storage.parts {
-            types.insert(part.name.as_str(), TensorType::new(storage.dtype, part.shape.clone()));
-        }
-    }
-    let shapes: BTreeMap<&str, &Shape> = types.iter().map(|(name, ty)| (*name, &ty.shape)).collect();
-    let mut jobs = Vec::with_capacity(types.len());
-    for (&name, ty) in &types {
-        if !matches!(ty.dtype, DType::F32 | DType::F16) {
-            return Err(ModelError::DType { got: ty.dtype });
-        }
-        jobs.push((name, ty, fill_of(name, &shapes, kind)?));
-    }
+    let drawn = Drawn::new(layout, kind, seed)?;
+    let jobs: Vec<_> = drawn.parameters.iter().map(|(name, (ty, fill))| (name.as_str(), ty, *fill)).collect();
     Ok(draw_all(&jobs, seed))
+}
+
+/// The parameters that [`init`] draws, each when it is asked for: a model that no memory holds takes none before its
+/// buffers are refused.
+pub struct Drawn {
+    parameters: BTreeMap<String, (TensorType, Fill)>,
+    seed: u64,
+}
+
+impl Drawn {
+    /// Of a layout.
+    ///
+    /// # Errors
+    /// See [`init`].
+    pub fn new(layout: &ParamLayout, kind: Init, seed: u64) -> Result<Drawn, ModelError> {
+        let mut types = BTreeMap::new();
+        for (_, storage) in layout.iter() {
+            for part in &storage.parts {
+                types.insert(part.name.as_str(), TensorType::new(storage.dtype, part.shape.clone()));
+            }
+        }
+        let shapes: BTreeMap<&str, &Shape> = types.iter().map(|(name, ty)| (*name, &ty.shape)).collect();
+        let mut parameters = BTreeMap::new();
+        for (&name, ty) in &types {
+            if !matches!(ty.dtype, DType::F32 | DType::F16) {
+                return Err(ModelError::DType { got: ty.dtype });
+            }
+            parameters.insert(name.to_owned(), (ty.clone(), fill_of(name, &shapes, kind)?));
+        }
+        Ok(Drawn { parameters, seed })
+    }
+}
+
+impl ParamSource for Drawn {
+    fn get(&self, name: &str) -> Option<Cow<'_, Tensor>> {
+        let (ty, fill) = self.parameters.get(name)?;
+        Some(Cow::Owned(draw(name, ty, *fill, self.seed)))
+    }
 }
 
 fn fill_of(name: &str, shapes: &BTreeMap<&str, &Shape>, kind: Init) -> Result<Fill, ModelError> {
@@ -175,6 +202,17 @@ mod tests {
             ("lm_head.weight", &[65, 300]),
         ];
         layout(dtype, &parameters)
+    }
+
+    #[test]
+    fn a_parameter_that_is_drawn_alone_is_the_same() {
+        let layout = gpt(DType::F16);
+        let all = init(&layout, Init::He, 3).unwrap();
+        let drawn = Drawn::new(&layout, Init::He, 3).unwrap();
+        for (name, tensor) in &all {
+            assert_eq!(drawn.get(name).as_deref(), Some(tensor), "{name}");
+        }
+        assert_eq!((all.len(), drawn.get("blocks.9.ln1.bias")), (8, None));
     }
 
     fn moments(t: &Tensor) -> (f64, f64, f64) {

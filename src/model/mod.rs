@@ -25,7 +25,7 @@ pub use config::{ConfigError, DnnFile, GptliteFile, Greedy, ModelConfig};
 pub use dnn::{Dnn, DnnConfig};
 pub use error::{CheckpointError, HeaderFault, Misfit, ModelError};
 pub use gptlite::{Gptlite, GptliteConfig, LAYERNORM_EPS};
-pub use init::{Init, init};
+pub use init::{Drawn, Init, init};
 pub use layer_fusion::{Distance, LayerFusion, LayerPair};
 pub use loss::Loss;
 pub(crate) use save::Draft;

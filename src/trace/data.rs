@@ -218,7 +218,7 @@ pub struct Node {
 }
 
 /// One thing that a pass did, or left as written and why.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Finding {
     /// The pass.
     pub pass: String,

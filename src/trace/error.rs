@@ -59,6 +59,16 @@ pub enum TraceError {
         /// Its end.
         end: u64,
     },
+    /// Two spans of one thread that overlap, neither in the other.
+    #[error("{place} ends at {end}, before \"{other}\" does that begins in it; the file is damaged, record it again")]
+    Crossing {
+        /// Which begins first.
+        place: String,
+        /// Its end.
+        end: u64,
+        /// Which goes on.
+        other: String,
+    },
     /// A number that no run can give.
     #[error("{place} is {value}, which no run gives (0 to {most:e}); the file is damaged, record it again")]
     Number {

@@ -3,9 +3,10 @@
 //! What [`Trace::from_json`] accepts can be shown without further checks: indices are within their lists, times run
 //! forwards, sums of numbers stay within what f64 holds.
 
-use super::{FORMAT, Trace, TraceError, VERSION};
+use super::{FORMAT, HostSpan, Trace, TraceError, VERSION};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use std::cmp::Reverse;
 
 /// 2⁵³: whole numbers up to here are exact in f64. As nanoseconds, 104 days.
 const MOST: u64 = 1 << 53;
@@ -73,9 +74,7 @@ impl Trace {
         }
         self.check_graph()?;
         self.check_memory()?;
-        for span in &self.compile {
-            forwards(|| format!("\"{}\" of the compilation", span.name), span.begin, span.end)?;
-        }
+        nest(&self.compile, |span| format!("\"{}\" of the compilation", span.name))?;
         for (f, frame) in self.frames.iter().enumerate() {
             let (found, expected) = (frame.times.len(), self.dispatches.len());
             if found != expected {
@@ -85,9 +84,7 @@ impl Trace {
             for (what, ns) in [("begin", begin), ("gpu_at", at), ("wall_ns", wall), ("encode_ns", frame.encode_ns)] {
                 whole(|| format!("{what} of frame {f}"), ns)?;
             }
-            for span in &frame.host {
-                forwards(|| format!("\"{}\" of frame {f}", span.name), span.begin, span.end)?;
-            }
+            nest(&frame.host, |span| format!("\"{}\" of frame {f}", span.name))?;
             for (time, dispatch) in frame.times.iter().zip(&self.dispatches) {
                 if let Some((begin, end)) = time {
                     forwards(|| format!("\"{}\" of frame {f}", dispatch.name), *begin, *end)?;
@@ -134,6 +131,26 @@ impl Trace {
         }
         Ok(())
     }
+}
+
+/// Whether spans run forwards, and those of each thread lie in each other or apart.
+fn nest(spans: &[HostSpan], place: impl Fn(&HostSpan) -> String) -> Result<(), TraceError> {
+    for span in spans {
+        forwards(|| place(span), span.begin, span.end)?;
+    }
+    let mut order: Vec<&HostSpan> = spans.iter().collect();
+    order.sort_by_key(|s| (s.thread, s.begin, Reverse(s.end)));
+    let mut around: Vec<&HostSpan> = Vec::new();
+    for span in order {
+        while around.last().is_some_and(|a| a.thread != span.thread || a.end <= span.begin) {
+            around.pop();
+        }
+        if let Some(outer) = around.last().filter(|a| a.end < span.end) {
+            return Err(TraceError::Crossing { place: place(outer), end: outer.end, other: span.name.clone() });
+        }
+        around.push(span);
+    }
+    Ok(())
 }
 
 fn index(place: impl Fn() -> String, what: &'static str, index: usize, count: usize) -> Result<(), TraceError> {

@@ -2,7 +2,11 @@
 //! alone.
 //!
 //! A layer of a name is all before its last dot: `blocks.3.ffwd.net.0` lies in `blocks.3.ffwd.net`, that in
-//! `blocks.3.ffwd`, and so on. What stands in brackets after a name, as in `permute (copy)`, is no part of it.
+//! `blocks.3.ffwd`, and so on, [`DEEPEST`] at most. What stands in brackets after a name, as in `permute (copy)`, is no
+//! part of it.
+
+/// Layers around a name: a model has fewer, a damaged file may have as many as it has bytes.
+const DEEPEST: usize = 32;
 
 /// A run of neighbouring dispatches whose names begin alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,16 +38,13 @@ pub fn layer_of(name: &str, depth: usize) -> &str {
 
 /// Where each enclosing layer of a name ends, outermost first.
 fn ends(name: &str) -> Vec<usize> {
-    let mut ends = Vec::new();
-    for (at, _) in name.match_indices('.') {
+    let says = |at: &usize| {
         let rest = &name[at + 1..];
         let part = rest.split('.').next().unwrap_or(rest);
         // `blocks` alone says nothing where `blocks.3` follows
-        if !(part.bytes().all(|b| b.is_ascii_digit()) && part.len() < rest.len()) {
-            ends.push(at);
-        }
-    }
-    ends
+        !(part.bytes().all(|b| b.is_ascii_digit()) && part.len() < rest.len())
+    };
+    name.match_indices('.').map(|(at, _)| at).filter(says).take(DEEPEST).collect()
 }
 
 /// All layers, an outer one before those in it. A layer that holds the same dispatches as the one around it is left
@@ -109,6 +110,13 @@ mod tests {
         let found = layers(["m.a.b.c", "m.a.b.d"]);
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].path.as_str(), found[0].first, found[0].last), ("m", 0, 1));
+    }
+
+    #[test]
+    fn a_name_of_very_many_parts_is_no_deeper_than_a_model() {
+        let (one, other) = ("a.".repeat(50_000), format!("{}b", "a.".repeat(40_000)));
+        assert_eq!(layer_of(&one, usize::MAX).len(), 2 * DEEPEST - 1);
+        assert_eq!(layers([one.as_str(), other.as_str()]).len(), 1);
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod data;
 mod error;
 mod file;
 mod layers;
+mod rows;
 mod stats;
 mod text;
 
@@ -21,4 +22,5 @@ pub use data::{
 };
 pub use error::TraceError;
 pub use layers::{Layer, layer_of, layers};
+pub use rows::Rows;
 pub use stats::{Stats, stats};

@@ -225,12 +225,13 @@ fn window_bytes(space: &Space, window: u64) -> usize {
 /// What the shared tensors hold at first.
 fn contents<'a>(shared: &'a [&Space]) -> impl Iterator<Item = Result<Content, GpuError>> + 'a {
     shared.iter().enumerate().filter(|(_, space)| space.bytes > 0).map(|(i, space)| {
-        let bytes = (0..space.bytes.div_ceil(WINDOW)).flat_map(|window| random(i, space, window)).collect();
+        let mut bytes = Vec::with_capacity(space.bytes as usize);
+        (0..space.bytes.div_ceil(WINDOW)).for_each(|window| bytes.extend(random(i, space, window)));
         Ok(Content { buffer: BufferId(i), offset: 0, bytes })
     })
 }
 
-/// A window of a tensor's random numbers, which depend on its index and the window's alone: floats in −1..1, words below
+/// A window of a tensor's random numbers, which depend on its index and the window's alone: floats as large as suits it, words below
 /// 2³⁰, which as lengths are all there is and as floats are finite.
 fn random(index: usize, space: &Space, window: u64) -> Vec<u8> {
     let mut rng = ChaCha8Rng::seed_from_u64((index as u64) << 32 | window);
@@ -239,11 +240,11 @@ fn random(index: usize, space: &Space, window: u64) -> Vec<u8> {
     match space.dtype {
         DType::F16 => bytes.chunks_exact_mut(2).for_each(|b| {
             let number = f32::from(u16::from_le_bytes([b[0], b[1]])) / 32_768.0 - 1.0;
-            b.copy_from_slice(&f16::from_f32(number).to_le_bytes());
+            b.copy_from_slice(&f16::from_f32(number * space.size).to_le_bytes());
         }),
         DType::F32 => bytes.chunks_exact_mut(4).for_each(|b| {
             let bits = u32::from_le_bytes([b[0], b[1], b[2], b[3]]) >> 8;
-            b.copy_from_slice(&(bits as f32 / 8_388_608.0 - 1.0).to_le_bytes());
+            b.copy_from_slice(&((bits as f32 / 8_388_608.0 - 1.0) * space.size).to_le_bytes());
         }),
         _ => bytes.chunks_exact_mut(4).for_each(|b| b[3] &= 0x3f),
     }

@@ -144,7 +144,10 @@ pub fn tune(
             });
             done += 1;
             let answer = match Instant::now() < deadline {
-                false => Answer::untimed(question, graph),
+                false => {
+                    report.over_budget = true;
+                    Answer::untimed(question, graph)
+                }
                 true => {
                     let outcome = measure::measure(device, candidates, deadline)?;
                     let answer = Answer::of(question, graph, outcome, &mut report.warnings);
@@ -157,11 +160,9 @@ pub fn tune(
         }
     }
     report.seconds = begin.elapsed().as_secs_f64();
-    report.over_budget = report.answers.iter().any(|a| a.is_untimed());
-    if let (Some(path), false) = (path, found.is_empty()) {
-        if let Err(error) = found.add_to(path) {
-            report.warn(format!("{}: what was found is not kept: {error}", path.display()));
-        }
+    let kept = path.filter(|_| !found.is_empty()).map(|path| (path, found.add_to(path)));
+    if let Some((path, Err(error))) = kept {
+        report.warn(format!("{}: what was found is not kept: {error}", path.display()));
     }
     Ok(Tuning { choices, report })
 }

@@ -161,7 +161,7 @@ impl fmt::Display for TuneReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ms = |time: Option<Duration>| time.map_or("-".into(), |t| format!("{:.4}", t.as_secs_f64() * 1e3));
         writeln!(f, "tuned on {} in {:.1} s", self.adapter, self.seconds)?;
-        writeln!(f, "{:>5} {:>9} {:>9} {:>6}  {:<32} problem", "uses", "model ms", "best ms", "ratio", "best")?;
+        writeln!(f, "{:>5} {:>9} {:>9} {:>6}  {:<42} problem", "uses", "model ms", "best ms", "ratio", "best")?;
         let total = |a: &Answer| a.default_time().unwrap_or_default() * a.uses as u32;
         let mut answers: Vec<&Answer> = self.answers.iter().collect();
         answers.sort_by_key(|a| std::cmp::Reverse(total(a)));
@@ -173,7 +173,7 @@ impl fmt::Display for TuneReport {
             if a.best == a.default {
                 choice.push_str(", the model's");
             }
-            write!(f, "{:>5} {:>9} {:>9} {ratio:>6}  {choice:<32} {}", a.uses, ms(default), ms(best), a.problem)?;
+            write!(f, "{:>5} {:>9} {:>9} {ratio:>6}  {choice:<42} {}", a.uses, ms(default), ms(best), a.problem)?;
             let note = if a.kept {
                 "  (kept)"
             } else if a.is_untimed() {

@@ -64,7 +64,7 @@ fn candidates_that_fail_or_disagree_are_left_out_and_the_rest_is_timed() {
         step.launch.params[3] -= 8;
     }
     let works = all.iter().map(|(config, s)| Candidate { config: *config, work: Work::of(s, &decision) }).collect();
-    let device = Device { gpu: &gpu, caps: &caps, checked: false, precision: crate::caps::MatmulPrecision::Highest };
+    let device = Device { gpu: &gpu, caps: &caps, precision: MatmulPrecision::Highest, checked: false };
     let outcome = measure(&device, works, Instant::now() + Duration::from_secs(60)).unwrap();
     let dropped: Vec<(Config, &str)> = outcome.dropped.iter().map(|(c, why)| (*c, why.as_str())).collect();
     assert_eq!(dropped.len(), 2, "{outcome:?}");
@@ -86,7 +86,7 @@ fn the_model_s_own_choice_must_run() {
         (key.tile.m, key.tile.n) = (4096, 4096);
     }
     let works = vec![Candidate { config: all[0].0, work: Work::of(&all[0].1, &decision) }];
-    let device = Device { gpu: &gpu, caps: &caps, checked: false, precision: crate::caps::MatmulPrecision::Highest };
+    let device = Device { gpu: &gpu, caps: &caps, precision: MatmulPrecision::Highest, checked: false };
     let error = measure(&device, works, Instant::now() + Duration::from_secs(60)).unwrap_err();
     assert!(matches!(error, GpuError::Kernel { .. }), "{error}");
 }

@@ -25,6 +25,8 @@ pub(super) struct Space {
     pub bytes: u64,
     /// What it holds.
     pub dtype: DType,
+    /// Numbers that suit it lie between this and its negative.
+    pub size: f32,
 }
 
 impl Work {
@@ -41,9 +43,11 @@ impl Work {
         let mut work = Work { steps: Vec::new(), inputs: Vec::new(), results: Vec::new(), workspaces: Vec::new() };
         for step in &steps {
             let types = step.launch.key.operand_types().unwrap_or_default();
-            for ((operand, access), dtype) in step.launch.operands.iter().zip(step.launch.key.bindings()).zip(types) {
+            for ((operand, access), (dtype, size)) in
+                step.launch.operands.iter().zip(step.launch.key.bindings()).zip(types)
+            {
                 let tensor = operand.tensor;
-                let space = Space { tensor, bytes: selected.tensors[tensor.0].bytes, dtype };
+                let space = Space { tensor, bytes: selected.tensors[tensor.0].bytes, dtype, size };
                 let made = work.results.iter().position(|s| s.tensor == tensor);
                 match (made, access) {
                     (Some(at), Access::Read) => {
@@ -123,6 +127,6 @@ impl Work {
 #[cfg(test)]
 impl Space {
     pub fn new(bytes: u64, dtype: DType) -> Space {
-        Space { tensor: TensorId(0), bytes, dtype }
+        Space { tensor: TensorId(0), bytes, dtype, size: 1.0 }
     }
 }

@@ -68,7 +68,7 @@ fn linear_stack(g: &mut Random, m: &Move) -> Value {
     };
     let layers = 1 + m.c % 4;
     let w = g.parameter(x, &[layers, width, width])?;
-    let b = if m.b % 3 == 0 { None } else { Some(g.parameter(x, &[layers, width])?) };
+    let b = if m.b.is_multiple_of(3) { None } else { Some(g.parameter(x, &[layers, width])?) };
     g.b.linear_stack(x, w, b, Activation::ALL[m.c % 4])
 }
 

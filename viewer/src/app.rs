@@ -1,7 +1,7 @@
 //! In: files, clicks and keys; out: the window: bars, panels side by side, errors in place. Knows files by their seam
 //! alone.
 
-use crate::files::Files;
+use crate::files::{Files, Later};
 use crate::live::panel::{Live, update};
 use crate::model::document::Document;
 use crate::model::selection::Selection;
@@ -51,11 +51,15 @@ pub struct Viewer {
     pub help: bool,
     path: Option<String>,
     pictures: (Sender<Picture>, Receiver<Picture>),
+    arrived: (Sender<Arrived>, Receiver<Arrived>),
     wanted: Option<Panel>,
 }
 
 /// Of the window, for the sake of a panel.
 type Picture = (Panel, std::sync::Arc<egui::ColorImage>);
+
+/// A file's name and what reading it gave.
+type Arrived = (String, Result<Vec<u8>, String>);
 
 /// Timeline above, the rest below.
 pub fn arrangement() -> Tree<Panel> {
@@ -110,15 +114,40 @@ impl Viewer {
             help: false,
             path: None,
             pictures: channel(),
+            arrived: channel(),
             wanted: None,
         }
     }
 
-    /// Opens a file; what is wrong with it is shown.
-    pub fn open(&mut self, path: &str) {
-        match self.files.read(path) {
-            Ok(bytes) => self.open_bytes(path, &bytes),
-            Err(error) => self.message = Some((true, error)),
+    /// Opens files, now or when they have come; what is wrong with any of them is shown.
+    pub fn open(&mut self, paths: &[impl AsRef<str>], ctx: &Context) {
+        for path in paths {
+            self.await_bytes(path.as_ref(), self.files.read(path.as_ref()), ctx);
+        }
+        self.take_bytes();
+    }
+
+    fn await_bytes(&mut self, name: &str, read: Later<Result<Vec<u8>, String>>, ctx: &Context) {
+        let (name, sender, again) = (name.to_owned(), self.arrived.0.clone(), ctx.clone());
+        self.files.carry_out(Box::pin(async move {
+            // the window may have gone meanwhile
+            let _gone = sender.send((name, read.await));
+            again.request_repaint();
+        }));
+    }
+
+    /// Opens what has come. One that is good hides nothing of what is wrong with others.
+    fn take_bytes(&mut self) {
+        let mut wrong = Vec::new();
+        while let Ok((name, read)) = self.arrived.1.try_recv() {
+            match read {
+                Ok(bytes) => self.open_bytes(&name, &bytes),
+                Err(error) => self.message = Some((true, error)),
+            }
+            wrong.extend(self.message.take_if(|(bad, _)| *bad).map(|(_, error)| error));
+        }
+        if !wrong.is_empty() {
+            self.message = Some((true, wrong.join("; ")));
         }
     }
 
@@ -139,14 +168,14 @@ impl Viewer {
         }
     }
 
-    fn obey(&mut self) {
+    fn obey(&mut self, ctx: &Context) {
         for request in std::mem::take(&mut self.state.requests) {
             match request {
                 Request::Example => {
                     self.state.add(Document::new("example, eager", sample::eager()));
                     self.state.add(Document::new("example", sample::trace()));
                 }
-                Request::Open(path) => self.open(&path),
+                Request::Open(path) => self.open(&[path], ctx),
                 Request::Save { stem, extension, bytes } => {
                     self.message = Some(match self.files.write(&stem, extension, &bytes) {
                         Ok(place) => (false, format!("written to {place}")),
@@ -158,19 +187,11 @@ impl Viewer {
     }
 
     fn dropped(&mut self, ctx: &Context) {
-        let dropped = ctx.input(|i| i.raw.dropped_files.clone());
-        for file in dropped {
+        for file in ctx.input(|i| i.raw.dropped_files.clone()) {
             let name = file.path().display().to_string();
-            #[cfg(not(target_arch = "wasm32"))]
-            let read = file.bytes();
-            // a browser gives bytes later only
-            #[cfg(target_arch = "wasm32")]
-            let read = Err::<Vec<u8>, String>("dropped files cannot be read here".into());
-            match read {
-                Ok(bytes) => self.open_bytes(&name, &bytes),
-                Err(error) => self.message = Some((true, format!("{name}: {error}"))),
-            }
+            self.await_bytes(&name, self.files.dropped(file), ctx);
         }
+        self.take_bytes();
     }
 
     fn keys(&mut self, ctx: &Context) {
@@ -310,13 +331,13 @@ impl Viewer {
                 ui.add(egui::Label::new(RichText::new(message).color(colour)).truncate());
                 return;
             }
+            let (selected, ns) = self.state.chosen();
             let Some(open) = self.state.current() else {
                 ui.weak("drop a trace here");
                 return;
             };
             let document = &open.document;
-            let selected = self.state.selection.dispatches(document);
-            if selected.is_empty() {
+            if selected.dispatches.is_empty() {
                 let device = &document.trace.device;
                 let text = format!(
                     "{}   {} [{}, {}, {}]   {}, {}",
@@ -332,8 +353,7 @@ impl Viewer {
                 return;
             }
             ui.strong(self.state.selection.words(document));
-            let ns = selected.iter().map(|i| document.median_ns(*i)).sum::<Option<f64>>();
-            let dispatches = count(selected.len(), "dispatch", "dispatches");
+            let dispatches = count(selected.dispatches.len(), "dispatch", "dispatches");
             ui.label(format!("{dispatches}, {}", maybe_time(ns)));
             if let Some((ns, all)) = ns.zip(document.total_ns).filter(|(_, all)| *all > 0.0) {
                 ui.label(format!("{} of the kernels' time", percent(ns / all)));
@@ -379,7 +399,7 @@ impl Viewer {
                 given_up = ui.input(|i| i.key_pressed(Key::Escape));
             });
         if chosen && !path.trim().is_empty() {
-            self.open(path.trim());
+            self.open(&[path.trim()], ctx);
         } else if open && !given_up && !chosen {
             self.path = Some(path);
         }
@@ -423,7 +443,7 @@ impl Viewer {
         egui::CentralPanel::no_frame().show(ui, |ui| self.tree.ui(&mut panes, ui));
         self.wanted = panes.wanted.or(self.wanted);
         self.windows(&ctx);
-        self.obey();
+        self.obey(&ctx);
         self.take_pictures(&ctx);
     }
 }

@@ -1,30 +1,48 @@
 //! In: names of files; out: their bytes, or what went wrong in words. The one seam between the viewer and the system's
-//! files: a browser has another implementation than a desktop.
+//! files: a browser has another implementation than a desktop, and gives bytes later only.
+
+use eframe::egui::DroppedFileHandle;
+use std::pin::Pin;
+
+/// What is done when it has come; a desktop has it at once.
+pub type Later<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// Where files are read and written.
 pub trait Files {
-    /// All bytes of a file.
-    ///
-    /// # Errors
-    /// In words that name the file.
-    fn read(&self, path: &str) -> Result<Vec<u8>, String>;
+    /// All bytes of a file, or what went wrong in words that name the file.
+    fn read(&self, path: &str) -> Later<Result<Vec<u8>, String>>;
+
+    /// All bytes of a file that was dropped on the window, or what went wrong in words.
+    fn dropped(&self, file: DroppedFileHandle) -> Later<Result<Vec<u8>, String>>;
 
     /// Writes a new file whose name begins with `stem`, and says where it is.
     ///
     /// # Errors
     /// In words that name the file.
     fn write(&self, stem: &str, extension: &str, bytes: &[u8]) -> Result<String, String>;
+
+    /// Does something now or, in a browser, when it gets to it.
+    fn carry_out(&self, work: Later<()>);
 }
 
 /// A system without files.
 pub struct NoFiles;
 
 impl Files for NoFiles {
-    fn read(&self, path: &str) -> Result<Vec<u8>, String> {
-        Err(format!("{path}: there are no files here"))
+    fn read(&self, path: &str) -> Later<Result<Vec<u8>, String>> {
+        let refused = Err(format!("{path}: there are no files here"));
+        Box::pin(std::future::ready(refused))
+    }
+
+    fn dropped(&self, file: DroppedFileHandle) -> Later<Result<Vec<u8>, String>> {
+        self.read(&file.path().display().to_string())
     }
 
     fn write(&self, stem: &str, extension: &str, _: &[u8]) -> Result<String, String> {
         Err(format!("{stem}.{extension}: there are no files here"))
+    }
+
+    fn carry_out(&self, work: Later<()>) {
+        pollster::block_on(work);
     }
 }

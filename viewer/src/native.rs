@@ -1,19 +1,83 @@
-//! In: paths of this system; out: [`Files`] on its disks.
+//! In: a command line; out: the viewer in a window of this system, with its files and devices.
 
-use kiln_viewer::files::Files;
+use eframe::egui::{self, DroppedFileHandle};
+use kiln_viewer::app::{Viewer, style};
+use kiln_viewer::files::{Files, Later};
+use kiln_viewer::live::Worker;
+use kiln_viewer::live::device::Device;
+use kiln_viewer::live::panel::Live;
 use std::fs::{self, OpenOptions};
+use std::future::ready;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+Usage: kiln-viewer [TRACE.json ...]
+
+Shows where the time of a run goes. Traces are written by `gptlite --trace OUT.json`, or by the panel Live. Of several
+the last is shown, compared with the one before it.";
+
+/// Shows the window until it is closed.
+pub fn main() -> ExitCode {
+    let paths: Vec<String> = std::env::args().skip(1).collect();
+    if paths.iter().any(|p| p == "-h" || p == "--help") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    if let Some(flag) = paths.iter().find(|p| p.starts_with('-')) {
+        eprintln!("error: unknown flag {flag}\n\n{USAGE}");
+        return ExitCode::from(2);
+    }
+    let options = eframe::NativeOptions {
+        viewport: egui::ViewportBuilder::default().with_inner_size([1440.0, 900.0]).with_min_inner_size([640.0, 400.0]),
+        ..Default::default()
+    };
+    let made = eframe::run_native(
+        "kiln-viewer",
+        options,
+        Box::new(move |creation| {
+            let ctx = creation.egui_ctx.clone();
+            let live = Live::new(Box::new(move || {
+                let ctx = ctx.clone();
+                Worker::start(Device::default, move || ctx.request_repaint())
+            }));
+            let folder = std::env::current_dir()?;
+            let files = Box::new(Disk { folder });
+            style(&creation.egui_ctx);
+            let mut viewer = Viewer::new(creation.storage, files, live);
+            viewer.open(&paths, &creation.egui_ctx);
+            Ok(Box::new(viewer))
+        }),
+    );
+    match made {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: no window: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
 
 /// Files of the system; what is written goes into a folder.
-pub struct Disk {
+struct Disk {
     /// That folder.
-    pub folder: PathBuf,
+    folder: PathBuf,
 }
 
 impl Files for Disk {
-    fn read(&self, path: &str) -> Result<Vec<u8>, String> {
-        fs::read(path).map_err(|e| format!("{path}: {e}"))
+    fn read(&self, path: &str) -> Later<Result<Vec<u8>, String>> {
+        let read = fs::read(path).map_err(|e| format!("{path}: {e}"));
+        Box::pin(ready(read))
+    }
+
+    fn dropped(&self, file: DroppedFileHandle) -> Later<Result<Vec<u8>, String>> {
+        let read = file.bytes().map_err(|e| format!("{}: {e}", file.path().display()));
+        Box::pin(ready(read))
+    }
+
+    fn carry_out(&self, work: Later<()>) {
+        pollster::block_on(work);
     }
 
     fn write(&self, stem: &str, extension: &str, bytes: &[u8]) -> Result<String, String> {

@@ -174,7 +174,7 @@ pub fn document() -> Document {
     Document::new("sample", trace())
 }
 
-/// As many dispatches over as many frames, in blocks of eight.
+/// As many dispatches over as many frames, in blocks of eight, each with a node and a tensor.
 pub fn large(dispatches: usize, frames: usize) -> Trace {
     let mut trace = trace();
     let kernels = trace.kernels.len();
@@ -182,13 +182,34 @@ pub fn large(dispatches: usize, frames: usize) -> Trace {
         .map(|i| Dispatch {
             name: format!("blocks.{}.part.{}", i / 8, i % 8),
             kernel: i % kernels,
-            node: i % 7,
+            node: i,
             grid: [64, 1, 1],
             flops: 1e6 + i as f64,
             bytes: 1e5,
         })
         .collect();
-    trace.memory = Memory::default();
+    let node = |i: usize| Node {
+        name: format!("blocks.{}.part.{}", i / 8, i % 8),
+        op: "matmul".into(),
+        ty: "f32 (64, 64)".into(),
+        inputs: i.checked_sub(1).into_iter().collect(),
+        becomes: Some(i),
+    };
+    trace.graph.before = (0..dispatches).map(node).collect();
+    trace.graph.after = trace.graph.before.iter().map(|n| Node { becomes: None, ..n.clone() }).collect();
+    let tensor = |i: usize| Tensor {
+        name: format!("blocks.{}.part.{}", i / 8, i % 8),
+        kind: TensorKind::Temp,
+        bytes: 16_384,
+        slot: Some(i % 3),
+        alive: Some((i, i + 1)),
+    };
+    trace.memory = Memory {
+        resident: 1 << 20,
+        naive: 16_384 * dispatches as u64,
+        slots: vec![16_384; 3],
+        tensors: (0..dispatches).map(tensor).collect(),
+    };
     trace.frames = (0..frames as u64)
         .map(|f| Frame {
             begin: 1_200_000 + f * (dispatches as u64 * 1_000 + 100_000),

@@ -6,9 +6,11 @@ use crate::model::compare::Comparison;
 use crate::model::document::Document;
 use crate::model::memory::Layout;
 use crate::model::roofline::Roofline;
-use crate::model::selection::Selection;
+use crate::model::selection::{self, Marks, Selection};
 use crate::model::table::{Column, Group, Row};
 use crate::model::timeline::{Timeline, View};
+use crate::model::tree::Trees;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// An opened trace and how it is looked at.
@@ -114,12 +116,16 @@ pub struct State {
     pub requests: Vec<Request>,
     /// Words of the graph's search field.
     pub graph_filter: String,
+    /// Layers of the graph that were opened or closed, as written and as run.
+    pub graph_folds: [BTreeMap<String, bool>; 2],
     revisions: u64,
     pub(crate) rows: Memo<(u64, TableSettings, String), Vec<Row>>,
     pub(crate) roofline: Memo<(u64, String), Roofline>,
     pub(crate) memory: Memo<u64, Layout>,
     pub(crate) comparison: Memo<(u64, u64, bool), Comparison>,
-    pub(crate) fitting: Memo<(u64, String), Vec<bool>>,
+    pub(crate) trees: Memo<(u64, String, bool), Arc<Trees>>,
+    fitting: Memo<(u64, String), Arc<Marks>>,
+    chosen: Memo<(u64, Selection), (Arc<Marks>, Option<f64>)>,
 }
 
 impl State {
@@ -135,12 +141,15 @@ impl State {
             live,
             requests: Vec::new(),
             graph_filter: String::new(),
+            graph_folds: Default::default(),
             revisions: 0,
             rows: Memo::default(),
             roofline: Memo::default(),
             memory: Memo::default(),
             comparison: Memo::default(),
+            trees: Memo::default(),
             fitting: Memo::default(),
+            chosen: Memo::default(),
         }
     }
 
@@ -195,13 +204,26 @@ impl State {
         self.open.get(self.current)
     }
 
-    /// Whether each dispatch of the current document fits the filter.
-    pub fn fitting(&mut self) -> &[bool] {
-        let Some(open) = self.open.get(self.current) else { return &[] };
+    /// The dispatches of the current document that fit the filter.
+    pub fn fitting(&mut self) -> Arc<Marks> {
+        let Some(open) = self.open.get(self.current) else { return Arc::default() };
         let (document, filter) = (&open.document, &self.filter);
-        self.fitting.get((open.revision, filter.clone()), || {
-            (0..document.trace.dispatches.len()).map(|i| crate::model::selection::fits(document, i, filter)).collect()
-        })
+        let fits = |i| selection::fits(document, i, filter);
+        let all = || Arc::new(Marks::of(document.trace.dispatches.len(), fits));
+        self.fitting.get((open.revision, filter.clone()), all).clone()
+    }
+
+    /// The dispatches of the current document that are selected, and the sum of their medians, nanoseconds; `None` where
+    /// one has no times.
+    pub fn chosen(&mut self) -> (Arc<Marks>, Option<f64>) {
+        let Some(open) = self.open.get(self.current) else { return (Arc::default(), None) };
+        let (document, selection) = (&open.document, &self.selection);
+        let all = || {
+            let marks = Marks::of(document.trace.dispatches.len(), |i| selection.holds(document, i));
+            let ns = marks.dispatches.iter().map(|i| document.median_ns(*i)).sum();
+            (Arc::new(marks), ns)
+        };
+        self.chosen.get((open.revision, selection.clone()), all).clone()
     }
 }
 
@@ -227,7 +249,7 @@ mod tests {
         assert_eq!(state.selection, Selection::None);
         state.close(0);
         state.close(0);
-        assert!(state.current().is_none() && state.fitting().is_empty());
+        assert!(state.current().is_none() && !state.fitting().any(0, usize::MAX));
     }
 
     #[test]

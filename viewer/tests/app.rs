@@ -1,18 +1,23 @@
 //! In: files, keys and a backend that stands still; out: what the whole window makes of them. Draws nothing to pixels.
 
-use eframe::egui::{Event, Key, Modifiers};
+use eframe::egui::{DroppedFile, DroppedFileHandle, Event, Key, Modifiers};
 use egui_kittest::Harness;
 use egui_kittest::kittest::Queryable;
+use egui_tiles::Tile;
 use kiln::trace::Trace;
 use kiln_viewer::app::{Viewer, style};
-use kiln_viewer::files::{Files, NoFiles};
+use kiln_viewer::files::{Files, Later, NoFiles};
 use kiln_viewer::live::panel::Live;
 use kiln_viewer::live::{Backend, Job, Mode, Step, Worker};
 use kiln_viewer::model::document::Document;
 use kiln_viewer::model::selection::Selection;
+use kiln_viewer::panels::Panel;
 use kiln_viewer::sample;
 use std::cell::RefCell;
+use std::future::ready;
+use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 fn window<'a>(files: Box<dyn Files>, live: Live) -> Harness<'a, Viewer> {
@@ -68,8 +73,16 @@ struct Kept(Rc<RefCell<Vec<Written>>>);
 type Written = (String, Vec<u8>);
 
 impl Files for Kept {
-    fn read(&self, path: &str) -> Result<Vec<u8>, String> {
-        Err(format!("{path}: not found"))
+    fn read(&self, path: &str) -> Later<Result<Vec<u8>, String>> {
+        Box::pin(ready(Err(format!("{path}: not found"))))
+    }
+
+    fn dropped(&self, file: DroppedFileHandle) -> Later<Result<Vec<u8>, String>> {
+        Box::pin(ready(file.bytes()))
+    }
+
+    fn carry_out(&self, work: Later<()>) {
+        pollster::block_on(work);
     }
 
     fn write(&self, stem: &str, extension: &str, bytes: &[u8]) -> Result<String, String> {
@@ -82,7 +95,8 @@ impl Files for Kept {
 fn a_file_that_is_not_there_is_named_and_exports_are_written() {
     let kept = Kept::default();
     let mut harness = window(Box::new(kept.clone()), Live::without_backend());
-    harness.state_mut().open("nowhere.json");
+    let ctx = harness.ctx.clone();
+    harness.state_mut().open(&["nowhere.json"], &ctx);
     assert_eq!(harness.state().message, Some((true, "nowhere.json: not found".into())));
     harness.state_mut().message = None;
     harness.state_mut().state.add(sample::document());
@@ -96,6 +110,98 @@ fn a_file_that_is_not_there_is_named_and_exports_are_written() {
     assert_eq!(written[0].0, "kiln-perfetto.json");
     assert_eq!(written[0].1, sample::trace().to_chrome().into_bytes());
     assert_eq!(harness.state().message, Some((false, "written to kiln-perfetto.json".into())));
+}
+
+/// A file that is dropped.
+#[derive(Debug)]
+struct Dropped(&'static str, String);
+
+impl DroppedFile for Dropped {
+    fn path(&self) -> &Path {
+        Path::new(self.0)
+    }
+
+    fn bytes(&self) -> Result<Vec<u8>, String> {
+        Ok(self.1.clone().into_bytes())
+    }
+}
+
+#[test]
+fn files_that_are_dropped_are_opened_or_named() {
+    let mut harness = window(Box::new(Kept::default()), Live::without_backend());
+    let good = Dropped("good.json", sample::trace().to_json());
+    // what comes after it does not hide it
+    let bad = Dropped("bad.json", "{".into());
+    harness.input_mut().dropped_files = vec![Arc::new(bad), Arc::new(good)];
+    harness.run_steps(2);
+    let viewer = harness.state();
+    assert_eq!(viewer.state.open.len(), 1);
+    assert_eq!(viewer.state.open[0].document.name, "good.json");
+    let (bad, message) = viewer.message.clone().expect("the other is damaged");
+    assert!(bad && message.starts_with("bad.json: the trace ends early"), "{message}");
+}
+
+/// A browser: what is read comes when it is asked for again.
+#[derive(Clone, Default)]
+struct Slow(Rc<RefCell<Vec<Later<()>>>>);
+
+impl Files for Slow {
+    fn read(&self, _: &str) -> Later<Result<Vec<u8>, String>> {
+        Box::pin(ready(Ok(sample::trace().to_json().into_bytes())))
+    }
+
+    fn dropped(&self, file: DroppedFileHandle) -> Later<Result<Vec<u8>, String>> {
+        Box::pin(ready(file.bytes()))
+    }
+
+    fn write(&self, stem: &str, _: &str, _: &[u8]) -> Result<String, String> {
+        Err(format!("{stem}: refused"))
+    }
+
+    fn carry_out(&self, work: Later<()>) {
+        self.0.borrow_mut().push(work);
+    }
+}
+
+#[test]
+fn a_file_that_comes_later_is_opened_then() {
+    let slow = Slow::default();
+    let mut harness = window(Box::new(slow.clone()), Live::without_backend());
+    let ctx = harness.ctx.clone();
+    harness.state_mut().open(&["folder/t.json"], &ctx);
+    harness.run_steps(2);
+    assert!(harness.state().state.open.is_empty());
+    slow.0.borrow_mut().drain(..).for_each(pollster::block_on);
+    harness.run_steps(2);
+    assert_eq!(harness.state().state.open[0].document.name, "t.json");
+}
+
+/// What the fuzzer came past the reader's checks with, and what it did not: none may do harm, here in every panel.
+#[test]
+fn what_the_fuzzer_found_is_shown_or_refused() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/trace");
+    let mut files: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()).collect();
+    files.sort();
+    let mut harness = plain();
+    let mut shown = 0;
+    for file in &files {
+        let name = file.display().to_string();
+        harness.state_mut().open_bytes(&name, &std::fs::read(file).unwrap());
+        let refused = harness.state_mut().message.take();
+        let Some(open) = harness.state().state.current() else {
+            assert!(refused.is_some_and(|(bad, _)| bad), "{name} was neither opened nor refused");
+            continue;
+        };
+        shown += 1;
+        let view = open.timeline.all();
+        harness.state_mut().state.open[0].view = view;
+        for panel in [Panel::Roofline, Panel::Memory, Panel::Graph] {
+            harness.state_mut().tree.make_active(|_, tile| matches!(tile, Tile::Pane(pane) if *pane == panel));
+            harness.run_steps(1);
+        }
+        harness.state_mut().state.close(0);
+    }
+    assert!(shown > 10 && shown < files.len(), "{shown} of {} are traces", files.len());
 }
 
 #[test]

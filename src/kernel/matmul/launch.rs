@@ -89,8 +89,13 @@ impl Strides {
     /// Whether four neighbours are one vec4 wherever they are read: `contiguous` is the size along which they lie side
     /// by side, `other` the stride along the matrix's other dimension.
     fn fours(&self, contiguous: usize, other: usize) -> bool {
+        self.whole(4, contiguous, other)
+    }
+
+    /// [`Strides::fours`] for so many neighbours.
+    fn whole(&self, count: usize, contiguous: usize, other: usize) -> bool {
         let batch = &self.lead[..self.lead.len() - 1];
-        [contiguous, other, self.offset].iter().chain(batch).all(|v| v.is_multiple_of(4))
+        [contiguous, other, self.offset].iter().chain(batch).all(|v| v.is_multiple_of(count))
     }
 
     /// The last of `lead`: between rows.
@@ -341,11 +346,22 @@ impl Matmul<'_> {
             let what = format!("the exponents of the {} operand", ["left", "right"][i]);
             let at = c_at + 1 + usize::from(self.sums.is_some()) + i;
             let (operand, first) = window("matmul", at, &what, o.offset, end, o.size, caps)?;
-            operands.push(operand);
+            // in front of C, which is the last to be bound where it overwrites one
+            operands.insert(c_at - usize::from(self.in_place.is_some()) + i, operand);
             exponent_params.extend([first, e.parts, e.part]);
             exponent_params.extend_from_slice(&o.lead[..rows]);
         }
+        let m_or_k = |side: Side, outer: usize| if side.along_k { q.inner_bits() } else { outer };
+        let eights = on_units.is_some()
+            && self.dtype == DType::F16
+            && !sums
+            && (a_side.vec && b_side.vec)
+            && a.whole(8, m_or_k(a_side, m), if a_side.along_k { a.row() } else { a.k })
+            && b.whole(8, m_or_k(b_side, q.n), if b_side.along_k { b.n } else { b.k });
         let unit = |i: usize| {
+            if eights && i < 2 {
+                return 8;
+            }
             let vec = match i {
                 0 => a_side.vec,
                 1 => b_side.vec,
@@ -387,6 +403,7 @@ impl Matmul<'_> {
             sliced: q.tail.is_some(),
             sums,
             units: on_units.map(|(u, _)| u.units),
+            eights,
         };
         let estimate = self.estimate(q);
         let params = params.into_iter().map(|p| p as u32).collect();

@@ -95,6 +95,8 @@ pub struct MatmulKey {
     pub sums: bool,
     /// The matrix units that make the product.
     pub units: Option<Units>,
+    /// A and B are stored in f16 and bound as arrays of eight numbers; on units only, and A's rows are not summed.
+    pub eights: bool,
 }
 
 /// Elements of K after which sums on matrix units, which cut off what a sum does not hold, are added up in f32.
@@ -118,7 +120,7 @@ impl MatmulKey {
     /// The kernel as WGSL.
     pub fn source(&self, params: ParamSpace) -> String {
         let stored = |d: DType, vec: bool| super::chain_wgsl::vector(wgsl_type(d), if vec { 4 } else { 1 });
-        let side = |name: &str, s: Side| context! { name, along_k => s.along_k, vec => s.vec, storage => stored(self.dtype, s.vec) };
+        let side = |name: &str, s: Side| context! { name, along_k => s.along_k, vec => s.vec, storage => if self.eights { "vec4<u32>".into() } else { stored(self.dtype, s.vec) } };
         let printer = Printer { compute: DType::F32, width: 4, zero: "p.zero" };
         let extras: Vec<Value> = (0..self.extras.len()).map(|i| self.extra(i)).collect();
         let t = self.tile;
@@ -129,11 +131,11 @@ impl MatmulKey {
             self.name(),
             params,
             context! {
-                f16, u => self.units.map(Units::context), split, scaled => self.scaled(), fold => if split { FOLD } else { 0 },
+                f16, u => self.units.map(Units::context), split, eights => self.eights, scaled => self.scaled(), fold => if split { FOLD } else { 0 },
                 staged => if self.units.is_some() { wgsl_type(self.dtype) } else { "f32" },
                 a => side("a", self.a), b => side("b", self.b), extras, batch_rank => self.batch_rank,
                 guarded => !self.full, T => "vec4<f32>",
-                out_binding => self.bindings().len() - usize::from(self.sums) - 2 * usize::from(self.scaled()),
+                out_binding => self.bindings().len() - usize::from(self.sums),
                 sliced => self.sliced, sums => self.sums, k_end => if self.sliced { "s.k" } else { "p.k" },
                 out_storage => stored(self.out, self.out_vec), out_scalar => wgsl_type(self.out), out_vec => self.out_vec,
                 steps => printer.steps(&self.epilogue), result => name(self.epilogue.result()),
@@ -167,9 +169,9 @@ impl MatmulKey {
     /// How each storage binding is used.
     pub fn bindings(&self) -> Vec<Access> {
         let mut all = vec![Access::Read; 2 + self.extras.len() - usize::from(self.in_place.is_some())];
+        all.extend([Access::Read; 2].into_iter().filter(|_| self.scaled()));
         all.push(Access::ReadWrite);
         all.extend(self.sums.then_some(Access::ReadWrite));
-        all.extend([Access::Read; 2].into_iter().filter(|_| self.scaled()));
         all
     }
 
@@ -216,7 +218,8 @@ impl MatmulKey {
             let _ = write!(words, " steps:{}", self.epilogue.steps.len());
         }
         if let Some(units) = self.units {
-            let _ = write!(words, " {:?} {}", units.units, if units.split { "split" } else { "rounded" });
+            let eights = if self.eights { " x8" } else { "" };
+            let _ = write!(words, " {:?} {}{eights}", units.units, if units.split { "split" } else { "rounded" });
         }
         for (word, on) in [(" in place", self.in_place.is_some()), (" sliced", self.sliced), (" sums", self.sums)] {
             words.push_str(if on { word } else { "" });
@@ -255,9 +258,9 @@ impl MatmulKey {
         let extras = self.extras.iter().enumerate().filter(|(i, _)| self.in_place != Some(*i)).map(|(_, e)| e.0);
         let mut all = vec![self.dtype; 2];
         all.extend(extras);
+        all.extend([DType::U32; 2].into_iter().filter(|_| self.scaled()));
         all.push(self.out);
         all.extend(self.sums.then_some(self.out));
-        all.extend([DType::U32; 2].into_iter().filter(|_| self.scaled()));
         all
     }
 
@@ -325,6 +328,7 @@ pub(super) fn catalogue() -> Vec<super::KernelKey> {
                 sliced: false,
                 sums: false,
                 units: None,
+                eights: false,
             };
             // 0..32 are the plain forms; the rest sum A's rows, in one stage and in slices
             let gradient = MatmulKey {
@@ -346,7 +350,9 @@ pub(super) fn catalogue() -> Vec<super::KernelKey> {
             for (i, (units, tile)) in units_tile::all().into_iter().enumerate() {
                 let fits = !key.sums || units_tile::sums_rows(tile, units);
                 if fits && (flags + i) % 4 == 0 && !(units.split && key.dtype == DType::F16) {
-                    keys.push(super::KernelKey::Matmul(MatmulKey { tile, units: Some(units), ..key.clone() }));
+                    let eights = key.dtype == DType::F16 && vec && !key.sums;
+                    let key = MatmulKey { tile, units: Some(units), eights, ..key.clone() };
+                    keys.push(super::KernelKey::Matmul(key));
                 }
             }
         }

@@ -97,10 +97,14 @@ pub(super) fn candidates(m: usize, n: usize, k: usize, batch: usize, caps: &Devi
     if caps.cpu {
         return direct_candidates(m, n);
     }
-    let mut all: Vec<(f64, Tile)> = predicted(m, n, k, batch, caps).collect();
-    // stable: the preferred depth stays in front
-    all.sort_by(|a, b| a.0.total_cmp(&b.0));
-    if all.is_empty() { vec![SMALLEST] } else { all.into_iter().map(|(_, tile)| tile).collect() }
+    let mut all: Vec<(usize, f64, Tile)> = Vec::new();
+    for (cost, tile) in predicted(m, n, k, batch, caps) {
+        // all tiles at their preferred depth before any at another
+        let depth = all.iter().filter(|(.., t)| Tile { k: 0, ..*t } == Tile { k: 0, ..tile }).count();
+        all.push((depth, cost, tile));
+    }
+    all.sort_by(|a, b| (a.0.cmp(&b.0)).then(a.1.total_cmp(&b.1)));
+    if all.is_empty() { vec![SMALLEST] } else { all.into_iter().map(|(.., tile)| tile).collect() }
 }
 
 /// The direct kernel's tiles, the preferred first; rows beyond M would repeat the last one.

@@ -1,10 +1,13 @@
 //! In: a [`Job`]; out: its runs on a device through kiln. Knows neither egui nor threads.
 
+use super::batches::{Batches, vocabulary};
 use super::{Backend, Job, Mode, Model, Step};
+use crate::model::units;
 use kiln::gpu::{AdapterChoice, adapters};
-use kiln::graph::{DROPOUT_COUNTER, Op};
 use kiln::measure::peak;
-use kiln::model::{Checkpoint, Dnn, DnnConfig, Gptlite, GptliteConfig, Init, Loss, ModelConfig, ParamSource, init};
+use kiln::model::{
+    Checkpoint, Dnn, DnnConfig, Drawn, Gptlite, GptliteConfig, Init, Loss, ModelConfig, ParamSource, Vocabulary,
+};
 use kiln::session::{CompileOptions, Program};
 use kiln::trace::{Peaks, Trace};
 use kiln::train::TrainOptions;
@@ -16,7 +19,7 @@ use std::fmt::Display;
 #[derive(Default)]
 pub struct Device {
     session: Option<(String, Session, Option<Peaks>)>,
-    program: Option<(Kind, Vec<(String, Tensor)>)>,
+    program: Option<(Kind, Batches)>,
 }
 
 /// What a step does.
@@ -73,7 +76,13 @@ impl Device {
                 .map_err(words),
             false => session.compile(graph, params, &options).map(|p| Kind::Run(Box::new(p))).map_err(words),
         };
-        let new = |graph: &Graph| init(&graph.layout, Init::Default, 0).map_err(words);
+        // what no memory holds must be refused before it is drawn, and by us where the device's memory is the system's,
+        // which promises more than it has
+        let new = |graph: &Graph| {
+            let had = session.caps().cpu.then(available).flatten();
+            fits(graph, job.train, had)?;
+            Drawn::new(&graph.layout, Init::Default, 0).map_err(words)
+        };
         let gptlite = |config: GptliteConfig| {
             let positions = if job.model == Model::Checkpoint { config.block_size } else { job.positions };
             let model = Gptlite::new(config).with_dtype(dtype);
@@ -91,55 +100,74 @@ impl Device {
             };
             graph.map_err(words)
         };
-        let (graph, kind) = match job.model {
+        // what it is trained on, if it is
+        let text = |graph: &Graph, vocabulary: Option<Vocabulary>| match vocabulary {
+            Some(vocabulary) if job.train => Batches::text(graph, &vocabulary),
+            _ => Ok(Batches::made(graph)),
+        };
+        let digits = |graph: &Graph, classes: usize| match job.train {
+            true => Batches::digits(graph, classes),
+            false => Ok(Batches::made(graph)),
+        };
+        let (batches, kind) = match job.model {
             Model::Gptlite => {
                 let graph = gptlite(GptliteConfig::new(VOCABULARY, job.layers, job.width, job.heads, job.positions))?;
-                let kind = make(&graph, &new(&graph)?)?;
-                (graph, kind)
+                (text(&graph, Some(vocabulary(VOCABULARY)?))?, make(&graph, &new(&graph)?)?)
             }
             Model::Dnn => {
                 let graph = dnn(DnnConfig::square(job.width, job.layers))?;
-                let kind = make(&graph, &new(&graph)?)?;
-                (graph, kind)
+                (digits(&graph, job.width)?, make(&graph, &new(&graph)?)?)
             }
             Model::Checkpoint => {
-                let graph = match ModelConfig::open(&job.config).map_err(words)? {
-                    ModelConfig::Gptlite(file) => gptlite(file.config)?,
-                    ModelConfig::Dnn(file) => dnn(file.config)?,
+                let (graph, batches) = match ModelConfig::open(&job.config).map_err(words)? {
+                    ModelConfig::Gptlite(file) => {
+                        let graph = gptlite(file.config)?;
+                        let batches = text(&graph, file.vocabulary)?;
+                        (graph, batches)
+                    }
+                    ModelConfig::Dnn(file) => {
+                        let classes = file.config.out_size;
+                        let graph = dnn(file.config)?;
+                        let batches = digits(&graph, classes)?;
+                        (graph, batches)
+                    }
                 };
                 let checkpoint = Checkpoint::open(&job.weights).map_err(words)?;
                 let loaded = checkpoint.load(&graph.layout).map_err(words)?;
-                let kind = make(&graph, &loaded)?;
-                (graph, kind)
+                (batches, make(&graph, &loaded)?)
             }
         };
         let mut trace = kind.program().describe();
         trace.title = job.title();
         trace.device.peaks = peaks;
-        self.program = Some((kind, inputs(&graph)));
+        self.program = Some((kind, batches));
         Ok(trace)
     }
 }
 
-/// Numbers that are not all alike; indices stay below every bound.
-fn inputs(graph: &Graph) -> Vec<(String, Tensor)> {
-    let bounds = graph.index_bounds();
-    let input = |(id, node): (kiln::graph::NodeId, &kiln::graph::Node)| {
-        let ty = node.outputs[0].clone();
-        let least = bounds.iter().filter(|b| b.0 == id).map(|b| b.1.count).min();
-        let value = |i: usize| match least {
-            Some(bound) => (i * 7 % bound.max(1)) as f64,
-            None if ty.dtype.is_integer() => 0.0,
-            None => ((i * 7919 % 2003) as f64 - 1001.0) / 578.0,
-        };
-        let values: Vec<f64> = (0..ty.shape.elements()).map(value).collect();
-        (node.name.clone(), Tensor::from_f64(ty, &values))
+/// Bytes of the system's memory that are free, where it says so.
+fn available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Whether a graph's parameters, in training with their gradients and two moments, find room in so many bytes.
+fn fits(graph: &Graph, train: bool, available: Option<u64>) -> Result<(), String> {
+    let parameters = graph.layout.iter().map(|(_, s)| (s.shape.elements() * s.dtype.size()) as f64).sum::<f64>();
+    let (needed, what) = match train {
+        true => (4.0 * parameters, "parameters, gradients and moments take"),
+        false => (parameters, "parameters take"),
     };
-    // the counter of dropout is the trainer's to give
-    let given = |(id, n): &(kiln::graph::NodeId, &kiln::graph::Node)| {
-        n.op == Op::Input && !graph.is_state(*id) && n.name != DROPOUT_COUNTER
-    };
-    graph.nodes().filter(given).map(input).collect()
+    match available {
+        Some(had) if needed > had as f64 => Err(format!(
+            "out of memory: the model's {what} {}, and of this adapter's memory, which is the system's, {} are free; take \
+             fewer layers or columns",
+            units::bytes(needed),
+            units::bytes(had as f64)
+        )),
+        _ => Ok(()),
+    }
 }
 
 impl Backend for Device {
@@ -156,7 +184,8 @@ impl Backend for Device {
     }
 
     fn step(&mut self) -> Result<Step, String> {
-        let Some((kind, inputs)) = &self.program else { return Err("nothing is compiled".into()) };
+        let Some((kind, batches)) = &mut self.program else { return Err("nothing is compiled".into()) };
+        let inputs = batches.draw();
         let given: Vec<(&str, &Tensor)> = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
         let step = match kind {
             Kind::Run(program) => program.profile(&given).map(|(_, frame)| Step { frame, loss: None }),
@@ -169,5 +198,26 @@ impl Backend for Device {
             self.session = None;
             error.to_string()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_larger_than_the_memory_is_refused_with_both_sizes() {
+        let graph = Dnn::new(DnnConfig::square(1000, 10)).build(1).unwrap();
+        assert_eq!(fits(&graph, false, None), Ok(()));
+        assert_eq!(fits(&graph, false, Some(41_000_000)), Ok(()));
+        let error = fits(&graph, true, Some(41_000_000)).unwrap_err();
+        let (needed, had) = (units::bytes(4.0 * 40_040_000.0), units::bytes(41e6));
+        assert_eq!(
+            error,
+            format!(
+                "out of memory: the model's parameters, gradients and moments take {needed}, and of this adapter's memory, \
+                 which is the system's, {had} are free; take fewer layers or columns"
+            )
+        );
     }
 }

@@ -4,6 +4,9 @@
 //! The window sends [`Command`]s and takes what has come without waiting. The thread derives all that panels need, so
 //! that the window does not; a bounded channel holds it back while nobody looks.
 
+pub mod batches;
+// a browser neither blocks nor has threads
+#[cfg(not(target_arch = "wasm32"))]
 pub mod device;
 pub mod panel;
 
@@ -48,7 +51,7 @@ pub struct Job {
     pub model: Model,
     /// How it is run.
     pub mode: Mode,
-    /// Whether it is trained, on one made batch, instead of run.
+    /// Whether it is trained, on new batches of text or digits, instead of run.
     pub train: bool,
     /// Parameters and activations in f16.
     pub half: bool,

@@ -215,7 +215,9 @@ fn form(ui: &mut Ui, state: &mut State) {
             ui.spacing_mut().item_spacing.x = 3.0;
             ui.selectable_value(&mut job.train, false, "run");
             let train = ui.selectable_value(&mut job.train, true, "train");
-            train.on_hover_text("with AdamW, over and over on one made batch: its loss must fall");
+            train.on_hover_text(
+                "with AdamW, each step on a new batch: a GPTlite reads kiln's texts, a DNN images of digits",
+            );
         });
         ui.end_row();
         ui.label("precision");

@@ -7,7 +7,8 @@
 
 use super::document::Document;
 use super::tree::{is_source, subject};
-use std::collections::{BTreeMap, HashMap};
+use kiln::trace::Finding;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// A part of the model, in both programs.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -47,9 +48,10 @@ impl Part {
         Some(self.ns[1]? - self.ns[0]?)
     }
 
-    /// The first over the second.
+    /// The first over the second, where both take time.
     pub fn speed_up(&self) -> Option<f64> {
-        self.ns[0].zip(self.ns[1].filter(|ns| *ns > 0.0)).map(|(a, b)| a / b)
+        let [first, second] = self.ns.map(|ns| ns.filter(|ns| *ns > 0.0));
+        first.zip(second).map(|(a, b)| a / b)
     }
 }
 
@@ -136,6 +138,12 @@ pub fn compare(first: &Document, second: &Document, fold: bool) -> Comparison {
             }
         }
     }
+    // what the second's passes say beyond the first's, by the name that it speaks of
+    let known: HashSet<&Finding> = graphs[0].findings.iter().collect();
+    let mut new: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (i, finding) in graphs[1].findings.iter().enumerate().filter(|(_, f)| !known.contains(f)) {
+        new.entry(subject(&finding.what)).or_default().push(i);
+    }
     for (set, part) in &mut parts {
         let (side, document) = if part.calls[1] > 0 { (1, second) } else { (0, first) };
         let slowest = part.dispatches[side].iter().max_by(|a, b| {
@@ -145,8 +153,8 @@ pub fn compare(first: &Document, second: &Document, fold: bool) -> Comparison {
         part.name =
             slowest.map_or(String::new(), |i| graphs[side].after[document.trace.dispatches[*i].node].name.clone());
         let of = members.get(set).map_or(&[][..], Vec::as_slice);
-        let speaks = |what: &str| of.iter().any(|name| name == subject(what));
-        let findings = graphs[1].findings.iter().filter(|f| speaks(&f.what) && !graphs[0].findings.contains(f));
+        let of: BTreeSet<usize> = of.iter().filter_map(|name| new.get(name.as_str())).flatten().copied().collect();
+        let findings = of.into_iter().map(|i| &graphs[1].findings[i]);
         // the part's name says of what
         let rest = |what: &str| what.strip_prefix(subject(what)).unwrap_or(what).trim_start_matches(": ").to_owned();
         part.findings = findings.map(|f| format!("{}: {}", f.pass, rest(&f.what))).collect();

@@ -2,7 +2,18 @@
 //! Knows neither egui nor files.
 
 use super::table::bound_ns;
-use kiln::trace::{Stats, Trace, layer_of};
+use kiln::trace::{Frame, Stats, Trace, layer_of};
+
+/// Times of a frame on the device, nanoseconds; `None` without timestamps.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FrameTimes {
+    /// From the first begin to the last end.
+    pub gpu: Option<u64>,
+    /// The sum of the dispatches.
+    pub busy: Option<u64>,
+    /// In which none ran.
+    pub gaps: Option<u64>,
+}
 
 /// An open trace.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,6 +24,8 @@ pub struct Document {
     pub trace: Trace,
     /// Of each dispatch over the frames.
     pub stats: Vec<Option<Stats>>,
+    /// Of each frame.
+    pub frames: Vec<FrameTimes>,
     /// The sum of the dispatches' medians, nanoseconds; `None` if none has times.
     pub total_ns: Option<f64>,
 }
@@ -20,7 +33,7 @@ pub struct Document {
 impl Document {
     /// Derives what panels need.
     pub fn new(name: impl Into<String>, trace: Trace) -> Document {
-        let mut document = Document { name: name.into(), trace, stats: Vec::new(), total_ns: None };
+        let mut document = Document { name: name.into(), trace, stats: Vec::new(), frames: Vec::new(), total_ns: None };
         document.refresh();
         document
     }
@@ -28,6 +41,8 @@ impl Document {
     /// To be called when frames were added.
     pub fn refresh(&mut self) {
         self.stats = (0..self.trace.dispatches.len()).map(|i| self.trace.dispatch_stats(i)).collect();
+        let times = |f: &Frame| FrameTimes { gpu: f.gpu_ns(), busy: f.busy_ns(), gaps: f.gaps_ns() };
+        self.frames = self.trace.frames.iter().map(times).collect();
         let medians = self.stats.iter().flatten().map(|s| s.median);
         self.total_ns = self.stats.iter().any(Option::is_some).then(|| medians.sum());
     }

@@ -2,6 +2,7 @@
 //! Knows neither egui nor files.
 
 use kiln::trace::{TensorKind, Trace};
+use std::collections::BTreeSet;
 
 /// A tensor in its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,10 +57,12 @@ pub fn layout(trace: &Trace, least: f32) -> Layout {
         }
     }
     // one that hands its slot on to the dispatch that reads it last ends there
-    for i in 0..tenants.len() {
-        let Tenant { slot, first, end, .. } = tenants[i];
-        let next = tenants[i + 1..].iter().filter(|t| t.slot == slot && t.first > first).map(|t| t.first).min();
-        tenants[i].end = next.map_or(end, |next| end.min(next));
+    let mut later: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); memory.slots.len()];
+    for Tenant { slot, first, end, .. } in tenants.iter_mut().rev() {
+        if let Some(next) = later[*slot].range(*first + 1..).next() {
+            *end = (*end).min(*next);
+        }
+        later[*slot].insert(*first);
     }
     let mut now = 0i128;
     let live: Vec<u64> = changes[..steps]

@@ -58,6 +58,41 @@ impl Selection {
     }
 }
 
+/// Dispatches that have something in common, found in constant time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Marks {
+    /// Those dispatches, in order.
+    pub dispatches: Vec<usize>,
+    /// How many of them come before each dispatch, and in all.
+    before: Vec<u32>,
+}
+
+impl Marks {
+    /// Of so many dispatches those that a test holds for.
+    pub fn of(count: usize, test: impl Fn(usize) -> bool) -> Marks {
+        let mut marks = Marks { dispatches: Vec::new(), before: Vec::with_capacity(count + 1) };
+        for i in 0..count {
+            marks.before.push(marks.dispatches.len() as u32);
+            if test(i) {
+                marks.dispatches.push(i);
+            }
+        }
+        marks.before.push(marks.dispatches.len() as u32);
+        marks
+    }
+
+    /// Whether a dispatch is one.
+    pub fn holds(&self, dispatch: usize) -> bool {
+        self.any(dispatch, dispatch)
+    }
+
+    /// Whether there is one from a dispatch to another, both counted in.
+    pub fn any(&self, first: usize, last: usize) -> bool {
+        let before = |i: usize| self.before.get(i).or(self.before.last()).copied().unwrap_or(0);
+        before(last.saturating_add(1)) > before(first)
+    }
+}
+
 /// Whether a dispatch fits the words of a filter: each is part of its name or its kernel's, whatever the case; a word
 /// with `!` before it is part of neither.
 pub fn fits(document: &Document, dispatch: usize, filter: &str) -> bool {
@@ -95,6 +130,15 @@ mod tests {
         assert_eq!(Selection::Layer("head".into()).dispatches(&document), [6]);
         assert_eq!(Selection::Node(2).dispatches(&document), [2]);
         assert_eq!(Selection::Kernel("matmul".into()).words(&document), "kernel matmul");
+    }
+
+    #[test]
+    fn marks_are_found_in_any_stretch() {
+        let marks = Marks::of(7, |i| i == 2 || i == 5);
+        assert_eq!(marks.dispatches, [2, 5]);
+        assert_eq!((0..9).filter(|i| marks.holds(*i)).collect::<Vec<_>>(), [2, 5]);
+        assert!(marks.any(0, 2) && marks.any(3, 99) && !marks.any(3, 4) && !marks.any(6, usize::MAX));
+        assert!(!Marks::default().any(0, 9));
     }
 
     #[test]

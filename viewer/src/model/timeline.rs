@@ -5,7 +5,9 @@
 //! few steps a pixel, however many spans there are.
 
 use super::document::Document;
-use kiln::trace::{HostSpan, layers};
+use kiln::trace::{Rows, layers};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 /// What a span stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,31 +63,29 @@ pub struct Timeline {
     pub end: u64,
 }
 
-/// Adds a span to the first row, from `from` on, in which it follows the last.
-fn place(rows: &mut Vec<Vec<Span>>, from: usize, span: Span) {
-    let fits = |row: &Vec<Span>| row.last().is_none_or(|last| last.end <= span.begin);
-    match rows.iter().skip(from).position(fits) {
-        Some(i) => rows[from + i].push(span),
-        None => {
-            while rows.len() < from {
-                rows.push(Vec::new());
-            }
-            rows.push(vec![span]);
-        }
+/// Adds a span to a row.
+fn put(rows: &mut Vec<Vec<Span>>, row: usize, span: Span) {
+    if rows.len() <= row {
+        rows.resize_with(row + 1, Vec::new);
     }
+    rows[row].push(span);
 }
 
-/// Nests spans of one thread: each goes a row below the innermost that holds it.
-fn nest(rows: &mut Vec<Vec<Span>>, from: usize, mut spans: Vec<Span>) {
-    spans.sort_by_key(|s| (s.begin, std::cmp::Reverse(s.end)));
+/// Spans of one thread in rows: each goes below those around it. Of those that begin and end at once, the first is
+/// around the next.
+fn nest(mut spans: Vec<Span>) -> Vec<Vec<Span>> {
+    spans.sort_by_key(|s| (s.begin, Reverse(s.end)));
+    let mut rows = Vec::new();
+    // a span leaves only after all that came later have: the row that its place stands for is free then
     let mut open: Vec<u64> = Vec::new();
     for span in spans {
         while open.last().is_some_and(|end| *end <= span.begin) {
             open.pop();
         }
-        place(rows, from + open.len(), span);
+        put(&mut rows, open.len(), span);
         open.push(span.end);
     }
+    rows
 }
 
 impl Timeline {
@@ -95,78 +95,70 @@ impl Timeline {
         let mut found = layers(trace.dispatches.iter().map(|d| d.name.as_str()));
         // a dispatch says as much as a layer of its own
         found.retain(|l| l.last > l.first);
-        let mut host = Lane { title: "CPU".into(), always: true, ..Lane::default() };
-        let mut device = Lane { title: "GPU".into(), always: true, ..Lane::default() };
         let mut frames = Vec::new();
 
-        let threads = trace.compile.iter().map(|s| s.thread).max().unwrap_or(0);
-        let mut compilers = Vec::new();
-        for thread in 0..=threads {
-            let of = |(i, s): (usize, &HostSpan)| Span { begin: s.begin, end: s.end, what: What::Stage(i as u32) };
-            let spans: Vec<Span> =
-                trace.compile.iter().enumerate().filter(|(_, s)| s.thread == thread).map(of).collect();
-            if thread == 0 {
-                if let Some(end) = spans.iter().map(|s| s.end).max() {
-                    host.rows = vec![vec![Span { begin: 0, end, what: What::Compile }]];
-                    nest(&mut host.rows, 1, spans);
-                }
-            } else if !spans.is_empty() {
-                let mut rows = Vec::new();
-                nest(&mut rows, 0, spans);
-                compilers.push(Lane { title: format!("compiler {thread}"), rows, ..Lane::default() });
-            }
+        // by thread: the caller's holds the compilation and the frames, others what they compiled
+        let mut threads: BTreeMap<u32, Vec<Span>> = BTreeMap::new();
+        let main = trace.compile.iter().filter(|s| s.thread == 0).map(|s| s.end).max();
+        let caller = threads.entry(0).or_default();
+        caller.extend(main.map(|end| Span { begin: 0, end, what: What::Compile }));
+        for (i, s) in trace.compile.iter().enumerate() {
+            let span = Span { begin: s.begin, end: s.end, what: What::Stage(i as u32) };
+            threads.entry(s.thread).or_default().push(span);
         }
+        let caller = threads.entry(0).or_default();
 
         // frame, layers by depth, then dispatches
+        let mut device = Lane { title: "GPU".into(), always: true, ..Lane::default() };
         let depth = found.iter().map(|l| l.depth + 1).max().unwrap_or(0);
         let dispatch_row = 1 + depth;
+        let mut dispatches: Vec<Span> = Vec::new();
         for (f, frame) in trace.frames.iter().enumerate() {
             let f32 = f as u32;
-            let mut end = frame.begin + frame.wall_ns;
-            let spans = frame.host.iter().enumerate().map(|(i, s)| Span {
+            let ends = frame.host.iter().map(|s| s.end).chain([frame.wall_ns]);
+            let mut end = frame.begin + ends.max().unwrap_or(0);
+            caller.push(Span { begin: frame.begin, end, what: What::Frame(f32) });
+            caller.extend(frame.host.iter().enumerate().map(|(i, s)| Span {
                 begin: frame.begin + s.begin,
                 end: frame.begin + s.end,
                 what: What::Host(f32, i as u32),
-            });
-            let spans: Vec<Span> = spans.collect();
-            end = spans.iter().map(|s| s.end).fold(end, u64::max);
-            place(&mut host.rows, 0, Span { begin: frame.begin, end, what: What::Frame(f32) });
-            nest(&mut host.rows, 1, spans);
+            }));
 
             let zero = frame.begin + frame.gpu_at;
-            let timed = || frame.times.iter().flatten();
-            if let (Some(first), Some(last)) = (timed().map(|t| t.0).min(), timed().map(|t| t.1).max()) {
-                place(&mut device.rows, 0, Span { begin: zero + first, end: zero + last, what: What::Frame(f32) });
-                end = end.max(zero + last);
+            // what overlaps its neighbour is not drawn: its dispatches are
+            let mut around = |row: usize, first: usize, last: usize, what: What| {
+                let times = || frame.times[first..=last].iter().flatten();
+                let (begin, end) = (times().map(|t| t.0).min()?, times().map(|t| t.1).max()?);
+                let span = Span { begin: zero + begin, end: zero + end, what };
+                let free = device.rows.get(row).and_then(|r| r.last()).is_none_or(|s| s.end <= span.begin);
+                free.then(|| put(&mut device.rows, row, span));
+                Some(span.end)
+            };
+            if let Some(last) = frame.times.len().checked_sub(1) {
+                end = around(0, 0, last, What::Frame(f32)).map_or(end, |last| end.max(last));
             }
             for (l, layer) in found.iter().enumerate() {
-                let times = || frame.times[layer.first..=layer.last].iter().flatten();
-                if let (Some(first), Some(last)) = (times().map(|t| t.0).min(), times().map(|t| t.1).max()) {
-                    let what = What::Layer(f32, l as u32);
-                    let span = Span { begin: zero + first, end: zero + last, what };
-                    let row = 1 + layer.depth;
-                    while device.rows.len() <= row {
-                        device.rows.push(Vec::new());
-                    }
-                    // one that overlaps its neighbour is not drawn: its dispatches are
-                    if device.rows[row].last().is_none_or(|s| s.end <= span.begin) {
-                        device.rows[row].push(span);
-                    }
-                }
+                around(1 + layer.depth, layer.first, layer.last, What::Layer(f32, l as u32));
             }
-            for (i, time) in frame.times.iter().enumerate() {
-                if let Some((begin, last)) = time {
-                    let what = What::Dispatch(f32, i as u32);
-                    place(&mut device.rows, dispatch_row, Span { begin: zero + begin, end: zero + last, what });
-                }
-            }
+            dispatches.extend(frame.times.iter().enumerate().filter_map(|(i, time)| {
+                let what = What::Dispatch(f32, i as u32);
+                time.map(|(begin, end)| Span { begin: zero + begin, end: zero + end, what })
+            }));
             frames.push((frame.begin, end));
+        }
+        dispatches.sort_by_key(|s| s.begin);
+        let mut rows = Rows::default();
+        for span in dispatches {
+            put(&mut device.rows, dispatch_row + rows.place(span.begin, span.end), span);
         }
         if !device.rows.is_empty() {
             device.dispatch_row = Some(dispatch_row);
         }
-        let mut lanes = vec![host];
-        lanes.extend(compilers);
+        let mut lanes = Vec::new();
+        for (thread, spans) in threads {
+            let title = if thread == 0 { "CPU".into() } else { format!("compiler {thread}") };
+            lanes.push(Lane { title, always: thread == 0, rows: nest(spans), dispatch_row: None });
+        }
         lanes.push(device);
         let ends = lanes.iter().flat_map(|l| &l.rows).filter_map(|r| r.last()).map(|s| s.end);
         let end = ends.max().unwrap_or(0);

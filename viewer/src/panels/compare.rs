@@ -20,6 +20,7 @@ pub fn show(ui: &mut Ui, state: &mut State) {
         );
     }
     pickers(ui, state);
+    let marks = state.chosen().0;
     let (Some(base), Some(current)) = (state.open.get(state.base), state.open.get(state.current)) else { return };
     let key = (base.revision, current.revision, state.settings.fold);
     let documents = [base.document.clone(), current.document.clone()];
@@ -78,14 +79,16 @@ pub fn show(ui: &mut Ui, state: &mut State) {
         .body(|body| {
             body.rows(20.0, shown.parts.len(), |mut line| {
                 let part = &shown.parts[line.index()];
-                line.set_selected(part.dispatches[1].iter().any(|i| state.selection.holds(&documents[1], *i)));
+                line.set_selected(part.dispatches[1].iter().any(|i| marks.holds(*i)));
                 line.col(|ui| {
                     let name =
                         if part.parts > 1 { format!("{}  ×{}", part.name, part.parts) } else { part.name.clone() };
                     ui.add(Label::new(name).truncate().selectable(false));
                 });
-                line.col(|ui| number(ui, maybe_time(part.ns[0])));
-                line.col(|ui| number(ui, maybe_time(part.ns[1])));
+                for (ns, calls) in part.ns.into_iter().zip(part.calls) {
+                    // what one of the two does not have takes no time, not 0 ns
+                    line.col(|ui| number(ui, if calls == 0 { NONE.into() } else { maybe_time(ns) }));
+                }
                 line.col(|ui| bar(ui, part, most));
                 line.col(|ui| number(ui, part.speed_up().map_or(NONE.into(), factor)));
                 line.col(|ui| number(ui, format!("{} → {}", part.calls[0], part.calls[1])));

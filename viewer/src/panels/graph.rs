@@ -4,13 +4,14 @@
 use super::{hint, swatch};
 use crate::colour;
 use crate::model::document::Document;
-use crate::model::selection::{Selection, within};
-use crate::model::tree::{Branch, Item, inside, is_source, subject, took_in, tree};
+use crate::model::selection::{Marks, Selection, within};
+use crate::model::tree::{Branch, Shown, Trees, inside, subject};
 use crate::model::units::drawable;
 use crate::state::State;
 use eframe::egui::{self, Label, RichText, ScrollArea, Sense, Ui};
 use kiln::trace::Node;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Draws it.
 pub fn show(ui: &mut Ui, state: &mut State) {
@@ -27,21 +28,12 @@ pub fn show(ui: &mut Ui, state: &mut State) {
     if trace.graph.after.is_empty() {
         return hint(ui, "No graph", "This trace was recorded without one.");
     }
-    let taken = took_in(&trace.graph);
     let words = state.graph_filter.to_lowercase();
-    let sources = state.settings.sources;
-    let wanted = |node: &Node| {
-        (sources || !is_source(node))
-            && (words.is_empty() || node.name.to_lowercase().contains(&words) || node.op.contains(&words))
-    };
-    let view = Trees {
-        document: &document,
-        taken: &taken,
-        selection: &state.selection,
-        before: tree(&trace.graph.before, |_, n| wanted(n)),
-        after: tree(&trace.graph.after, |_, n| wanted(n)),
-        unfold: !words.is_empty(),
-    };
+    let key = (open.revision, words.clone(), state.settings.sources);
+    let trees = state.trees.get(key, || Arc::new(Trees::of(trace, &words, state.settings.sources))).clone();
+    let chosen = state.chosen().0;
+    let view = View { document: &document, trees: &trees, selection: &state.selection, chosen: &chosen };
+    let unfold = !words.is_empty();
     let mut clicked = None;
     let width = ui.available_width();
     let frame = egui::Frame::new().inner_margin(egui::Margin::symmetric(6, 2));
@@ -54,15 +46,15 @@ pub fn show(ui: &mut Ui, state: &mut State) {
     egui::Panel::left("graph_before").frame(frame).default_size(width * 0.31).size_range(120.0..=width * 0.5).show(
         ui,
         |ui| {
-            let text = format!("As written: {} nodes", view.before.nodes);
+            let text = format!("As written: {} nodes", trees.before.nodes);
             ui.label(RichText::new(text).strong());
-            view.column(ui, Side::Before, &mut clicked);
+            view.column(ui, Side::Before, unfold, &mut state.graph_folds[0], &mut clicked);
         },
     );
     egui::CentralPanel::default().frame(frame).show(ui, |ui| {
-        let text = format!("As run: {} nodes", view.after.nodes);
+        let text = format!("As run: {} nodes", trees.after.nodes);
         ui.label(RichText::new(text).strong());
-        view.column(ui, Side::After, &mut clicked);
+        view.column(ui, Side::After, unfold, &mut state.graph_folds[1], &mut clicked);
     });
     if let Some(node) = clicked {
         let chosen = Selection::Node(node);
@@ -76,50 +68,63 @@ enum Side {
     After,
 }
 
-struct Trees<'a> {
+struct View<'a> {
     document: &'a Document,
-    taken: &'a BTreeMap<usize, Vec<usize>>,
+    trees: &'a Trees,
     selection: &'a Selection,
-    before: Branch,
-    after: Branch,
-    unfold: bool,
+    chosen: &'a Marks,
 }
 
-impl Trees<'_> {
-    fn column(&self, ui: &mut Ui, side: Side, clicked: &mut Option<usize>) {
-        let salt = if side == Side::Before { "before" } else { "after" };
-        let root = if side == Side::Before { &self.before } else { &self.after };
-        ScrollArea::both().id_salt(salt).auto_shrink([false, false]).show(ui, |ui| {
-            if root.nodes == 0 {
-                ui.weak("no node is called so");
-            }
-            self.items(ui, side, root, clicked);
+/// Layers that were opened or closed, by their paths.
+type Folds = BTreeMap<String, bool>;
+
+impl View<'_> {
+    /// Draws those lines of a tree that are in view.
+    fn column(&self, ui: &mut Ui, side: Side, unfold: bool, folds: &mut Folds, clicked: &mut Option<usize>) {
+        let (salt, root) = match side {
+            Side::Before => ("before", &self.trees.before),
+            Side::After => ("after", &self.trees.after),
+        };
+        if root.nodes == 0 {
+            ui.weak("no node is called so");
+        }
+        let lines = root.lines(&|branch, depth| {
+            let first = depth == 0 && branch.path.ends_with(".0");
+            let asked = folds.get(&branch.path).copied();
+            unfold || asked.unwrap_or(first || branch.nodes <= 6)
         });
+        let mut turned = None;
+        let height = ui.spacing().interact_size.y;
+        ScrollArea::both().id_salt(salt).auto_shrink([false, false]).show_rows(ui, height, lines.len(), |ui, seen| {
+            for line in &lines[seen] {
+                ui.horizontal(|ui| {
+                    ui.set_min_height(height);
+                    ui.add_space(line.depth as f32 * ui.spacing().indent);
+                    match line.what {
+                        Shown::Layer(branch, open) => {
+                            if self.layer(ui, side, branch, line.layer, open) {
+                                turned = Some((branch.path.clone(), !open));
+                            }
+                        }
+                        Shown::Node(i) => self.node(ui, side, i, line.layer, clicked),
+                    }
+                });
+            }
+        });
+        if let Some((path, open)) = turned {
+            folds.insert(path, open);
+        }
     }
 
-    fn items(&self, ui: &mut Ui, side: Side, branch: &Branch, clicked: &mut Option<usize>) {
-        for item in &branch.items {
-            match item {
-                Item::Node(i) => self.node(ui, side, *i, &branch.path, clicked),
-                // one node needs no layer around it
-                Item::Branch(inner) if inner.nodes == 1 => {
-                    if let Some(i) = inner.only() {
-                        self.node(ui, side, i, &branch.path, clicked);
-                    }
-                }
-                Item::Branch(inner) => {
-                    let title = format!("{}  ({})", inner.title(&branch.path), inner.nodes);
-                    let holds = side == Side::After && self.selected_in(inner);
-                    let title = if holds { RichText::new(title).strong() } else { RichText::new(title) };
-                    let first = branch.path.is_empty() && inner.path.ends_with(".0");
-                    egui::CollapsingHeader::new(title)
-                        .id_salt((side == Side::Before, &inner.path))
-                        .default_open(first || inner.nodes <= 6)
-                        .open(self.unfold.then_some(true))
-                        .show(ui, |ui| self.items(ui, side, inner, clicked));
-                }
-            }
-        }
+    /// A layer, and whether it was clicked.
+    fn layer(&self, ui: &mut Ui, side: Side, branch: &Branch, around: &str, open: bool) -> bool {
+        let (_, icon) = ui.allocate_exact_size(egui::Vec2::splat(ui.spacing().icon_width), Sense::click());
+        egui::collapsing_header::paint_default_icon(ui, if open { 1.0 } else { 0.0 }, &icon);
+        let title = RichText::new(format!("{}  ({})", branch.title(around), branch.nodes));
+        let holds = side == Side::After && self.selected_in(branch);
+        let title = if holds { title.strong() } else { title };
+        let title = ui.add(Label::new(title).sense(Sense::click()).selectable(false).extend());
+        icon.clicked() || title.clicked()
     }
 
     fn selected_in(&self, branch: &Branch) -> bool {
@@ -140,19 +145,14 @@ impl Trees<'_> {
         let node = if side == Side::Before { &graph.before[i] } else { &graph.after[i] };
         let stands = if side == Side::Before { node.becomes } else { Some(i) };
         let chosen = stands.is_some() && stands == self.chosen();
-        let response = ui
-            .horizontal(|ui| {
-                if let Some(kernel) = stands.and_then(|n| self.kernel(n)) {
-                    swatch(ui, colour::kernel(kernel));
-                }
-                let text = RichText::new(inside(&node.name, layer));
-                let text = if chosen { text.strong().underline() } else { text };
-                let name = ui.add(Label::new(text).sense(Sense::click()).selectable(false).extend());
-                ui.add(Label::new(RichText::new(drawable(&node.op)).weak()).selectable(false).extend());
-                self.note(ui, side, i, node);
-                name
-            })
-            .inner;
+        if let Some(kernel) = stands.and_then(|n| self.kernel(n)) {
+            swatch(ui, colour::kernel(kernel));
+        }
+        let text = RichText::new(inside(&node.name, layer));
+        let text = if chosen { text.strong().underline() } else { text };
+        let response = ui.add(Label::new(text).sense(Sense::click()).selectable(false).extend());
+        ui.add(Label::new(RichText::new(drawable(&node.op)).weak()).selectable(false).extend());
+        self.note(ui, side, i, node);
         if response.clicked() {
             *clicked = stands;
         }
@@ -172,7 +172,7 @@ impl Trees<'_> {
                 Some(to) if graph.after[to].name == node.name => return,
                 Some(to) => format!("→ {}", graph.after[to].name),
             },
-            Side::After => match self.taken.get(&i).map_or(0, Vec::len) {
+            Side::After => match self.trees.taken.get(&i).map_or(0, Vec::len) {
                 0 | 1 => return,
                 n => format!("⇐ {n} ops"),
             },
@@ -182,16 +182,15 @@ impl Trees<'_> {
     }
 
     fn kernel(&self, node: usize) -> Option<&str> {
-        let trace = &self.document.trace;
-        trace.dispatches.iter().find(|d| d.node == node).map(|d| trace.kernel_of(d))
+        let kernel = self.trees.kernels.get(node).copied().flatten()?;
+        self.document.trace.kernels.get(kernel).map(|k| k.name.as_str())
     }
 
     /// What was fused, and the WGSL of the selected node's kernels.
     fn source(&self, ui: &mut Ui) {
         let trace = &self.document.trace;
-        let dispatches = self.selection.dispatches(self.document);
         ScrollArea::both().id_salt("source").auto_shrink([false, false]).show(ui, |ui| {
-            let Some(&first) = dispatches.first() else {
+            let Some(&first) = self.chosen.dispatches.first() else {
                 ui.strong("What was fused");
                 if trace.graph.findings.is_empty() {
                     ui.weak("nothing: the graph runs as written");
@@ -213,6 +212,7 @@ impl Trees<'_> {
                 ui.weak(&node.ty);
             }
             let ops: Vec<&str> = self
+                .trees
                 .taken
                 .get(&d.node)
                 .map_or(Vec::new(), |all| all.iter().map(|i| trace.graph.before[*i].name.as_str()).collect());

@@ -14,6 +14,7 @@ const GUTTER: f32 = 84.0;
 
 /// Draws it.
 pub fn show(ui: &mut Ui, state: &mut State) {
+    let marks = state.chosen().0;
     let Some(open) = state.open.get(state.current) else { return };
     let document = open.document.clone();
     let trace = &document.trace;
@@ -45,16 +46,22 @@ pub fn show(ui: &mut Ui, state: &mut State) {
         .and_then(|(p, at)| tenant_at(plan, at, (p.y - slots.top()) / slots.height()));
     // the dispatch that makes a tensor
     let maker = |first: usize| first.min(trace.dispatches.len() - 1);
+    // how far each slot is drawn: what ends within a pixel of it adds nothing
+    let mut drawn = vec![f32::NEG_INFINITY; plan.places.len()];
     for tenant in &plan.tenants {
         let (top, bottom) = plan.places[tenant.slot];
+        let (by, end) = (maker(tenant.first), x(tenant.end));
+        let chosen = marks.holds(by);
+        if end < drawn[tenant.slot] + 1.0 && !chosen && hovered != Some(*tenant) {
+            continue;
+        }
+        drawn[tenant.slot] = end;
         let place = Rect::from_min_max(
             pos2(x(tenant.first), slots.top() + slots.height() * top),
             pos2(x(tenant.end).max(x(tenant.first) + 1.0), slots.top() + slots.height() * bottom),
         )
         .shrink(if x(1) - x(0) > 4.0 { 1.0 } else { 0.0 });
-        let by = maker(tenant.first);
         let fill = colour::kernel(trace.kernel_of(&trace.dispatches[by]));
-        let chosen = state.selection.holds(&document, by);
         let fill = if state.selection == Selection::None || chosen { fill } else { fill.gamma_multiply(0.35) };
         ui.painter().rect_filled(place, 2.0, fill);
         let tensor = &trace.memory.tensors[tenant.tensor];

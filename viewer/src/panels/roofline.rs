@@ -15,6 +15,7 @@ pub fn show(ui: &mut Ui, state: &mut State) {
     let Some(open) = state.open.get(state.current) else { return };
     let (document, revision) = (open.document.clone(), open.revision);
     let filter = state.filter.clone();
+    let marks = state.chosen().0;
     let shown = state.roofline.get((revision, filter.clone()), || roofline(&document, &filter));
     if shown.points.is_empty() {
         let why = if document.total_ns.is_none() {
@@ -29,9 +30,8 @@ pub fn show(ui: &mut Ui, state: &mut State) {
     let log = |v: f64| v.max(1e-12).log10();
     let dark = ui.visuals().dark_mode;
     let (strong, weak) = (ui.visuals().strong_text_color(), ui.visuals().weak_text_color());
-    let selection = &state.selection;
-    let chosen = |p: &Point| p.dispatches.iter().any(|i| selection.holds(&document, *i));
-    let none = *selection == Selection::None;
+    let chosen = |p: &Point| p.dispatches.iter().any(|i| marks.holds(*i));
+    let none = state.selection == Selection::None;
 
     let bounds = bounds(&shown.points, peaks);
     let response = Plot::new("roofline")

@@ -3,7 +3,7 @@
 
 use super::{details, text_in};
 use crate::colour;
-use crate::model::selection::Selection;
+use crate::model::selection::{Marks, Selection};
 use crate::model::timeline::{Block, Lane, Span, View, What, marks, visible};
 use crate::model::units;
 use crate::state::{Open, State};
@@ -21,7 +21,7 @@ const LABEL: f32 = 30.0;
 pub fn show(ui: &mut Ui, state: &mut State) {
     toolbar(ui, state);
     let selection = state.selection.clone();
-    let fitting = state.fitting().to_vec();
+    let (fitting, chosen) = (state.fitting(), state.chosen().0);
     let filtered = !state.filter.trim().is_empty();
     let Some(open) = state.open.get_mut(state.current) else { return };
     let shown = open.timeline.lanes.iter().filter(|lane| is_shown(lane, open.view));
@@ -34,7 +34,8 @@ pub fn show(ui: &mut Ui, state: &mut State) {
         let area = Rect::from_min_max(pos2(rect.left() + GUTTER, rect.top()), rect.max);
         let pointer = response.hover_pos().filter(|p| area.contains(*p));
         navigate(ui, &response, open, area, pointer);
-        let painter = Painter { ui, open, selection: &selection, fitting: &fitting, filtered, area };
+        let painter = Painter { ui, open, selection: &selection, chosen: &chosen, fitting: &fitting, filtered, area };
+        let seen = ui.clip_rect().y_range();
         painter.axis();
         let mut y = rect.top() + AXIS;
         let mut hovered = None;
@@ -54,7 +55,9 @@ pub fn show(ui: &mut Ui, state: &mut State) {
             }
             for (r, row) in lane.rows.iter().enumerate() {
                 let place = Rect::from_min_size(pos2(area.left(), y), vec2(area.width(), ROW - 1.0));
-                if let Some(block) = painter.row(lane, r, row, place, pointer) {
+                if seen.intersects(place.y_range())
+                    && let Some(block) = painter.row(lane, r, row, place, pointer)
+                {
                     hovered = Some((row[block.first], block.count));
                 }
                 y += ROW;
@@ -105,14 +108,18 @@ fn toolbar(ui: &mut Ui, state: &mut State) {
                 go_to(open, open.frame + 1);
             }
         });
-        let Some(frame) = open.document.trace.frames.get(open.frame) else { return };
+        let document = &open.document;
+        let (Some(frame), Some(times)) = (document.trace.frames.get(open.frame), document.frames.get(open.frame))
+        else {
+            return;
+        };
         ui.separator();
         let figure = |ns: Option<u64>| units::maybe_time(ns.map(|ns| ns as f64));
         ui.label(format!(
             "GPU {}   kernels {}   gaps {}   encode {}   wall {}",
-            figure(frame.gpu_ns()),
-            figure(frame.busy_ns()),
-            figure(frame.gaps_ns()),
+            figure(times.gpu),
+            figure(times.busy),
+            figure(times.gaps),
             units::time(frame.encode_ns as f64),
             units::time(frame.wall_ns as f64)
         ));
@@ -190,7 +197,8 @@ struct Painter<'a> {
     ui: &'a Ui,
     open: &'a Open,
     selection: &'a Selection,
-    fitting: &'a [bool],
+    chosen: &'a Marks,
+    fitting: &'a Marks,
     filtered: bool,
     area: Rect,
 }
@@ -228,7 +236,8 @@ impl Painter<'_> {
             let inset = if right - left > 3.0 { 0.5 } else { 0.0 };
             let rect = Rect::from_min_max(pos2(left + inset, place.top()), pos2(right - inset, place.bottom()));
             let span = row[block.first];
-            let (fill, bright) = self.look(span, r);
+            let last = row[block.first + block.count - 1];
+            let (fill, bright) = self.look(span, last, r);
             let fill = if bright { fill } else { fill.gamma_multiply(0.25) };
             // corners of slivers cost more than they show
             ui.painter().rect_filled(rect, if rect.width() > 4.0 { 2.0 } else { 0.0 }, fill);
@@ -236,7 +245,7 @@ impl Painter<'_> {
                 let colour = if bright { colour::text_on(fill) } else { ui.visuals().weak_text_color() };
                 text_in(ui, rect, &self.label(span), colour, 11.5);
             }
-            if self.is_selected(row, block) {
+            if self.is_selected(span, last) {
                 let stroke = Stroke::new(2.0, colour::selected(ui.visuals()));
                 ui.painter().rect_stroke(rect, 2.0, stroke, StrokeKind::Inside);
             }
@@ -258,13 +267,13 @@ impl Painter<'_> {
         }
     }
 
-    /// Colour, and whether it fits the filter.
-    fn look(&self, span: Span, row: usize) -> (Color32, bool) {
+    /// Colour of the first of some spans, and whether any fits the filter.
+    fn look(&self, span: Span, last: Span, row: usize) -> (Color32, bool) {
         let (trace, visuals) = (&self.open.document.trace, self.ui.visuals());
         match span.what {
             What::Dispatch(_, i) => {
                 let kernel = trace.kernel_of(&trace.dispatches[i as usize]);
-                (colour::kernel(kernel), self.fitting.get(i as usize).copied().unwrap_or(true))
+                (colour::kernel(kernel), among(self.fitting, span, last))
             }
             What::Layer(..) => (colour::layer(visuals, row), !self.filtered),
             What::Frame(_) | What::Compile => (colour::layer(visuals, 0), !self.filtered),
@@ -284,16 +293,28 @@ impl Painter<'_> {
         }
     }
 
-    fn is_selected(&self, row: &[Span], block: Block) -> bool {
-        if *self.selection == Selection::None {
-            return false;
-        }
-        // of a block of many its first few tell
-        row[block.first..block.first + block.count.min(8)].iter().any(|span| match span.what {
-            What::Dispatch(_, i) => self.selection.holds(&self.open.document, i as usize),
-            What::Layer(_, l) => *self.selection == Selection::Layer(self.open.timeline.layers[l as usize].clone()),
+    /// Whether any of some spans is selected; of layers the first tells.
+    fn is_selected(&self, first: Span, last: Span) -> bool {
+        match (first.what, self.selection) {
+            (_, Selection::None) => false,
+            (What::Dispatch(..), _) => among(self.chosen, first, last),
+            (What::Layer(_, l), Selection::Layer(path)) => self.open.timeline.layers[l as usize] == *path,
             _ => false,
-        })
+        }
+    }
+}
+
+/// Whether one of the dispatches from a span to another of its row is marked.
+fn among(marks: &Marks, first: Span, last: Span) -> bool {
+    match (first.what, last.what) {
+        (What::Dispatch(f, a), What::Dispatch(g, b)) if f == g => marks.any(a.min(b) as usize, a.max(b) as usize),
+        // the end of one frame, the begin of another, and all of those between
+        (What::Dispatch(f, a), What::Dispatch(g, b)) => {
+            marks.any(a as usize, usize::MAX)
+                || marks.any(0, b as usize)
+                || (f.abs_diff(g) > 1 && marks.any(0, usize::MAX))
+        }
+        _ => false,
     }
 }
 
@@ -320,15 +341,15 @@ fn tooltip(ui: &mut Ui, open: &Open, span: Span, count: usize) {
             ui.label(length);
         }
         What::Frame(f) => {
-            let frame = &trace.frames[f as usize];
+            let (frame, times) = (&trace.frames[f as usize], &document.frames[f as usize]);
             ui.strong(format!("frame {}", f + 1));
             let time = |ns: Option<u64>| units::maybe_time(ns.map(|ns| ns as f64));
             details::figures(
                 ui,
                 &[
-                    ("GPU", time(frame.gpu_ns())),
-                    ("kernels", time(frame.busy_ns())),
-                    ("gaps", time(frame.gaps_ns())),
+                    ("GPU", time(times.gpu)),
+                    ("kernels", time(times.busy)),
+                    ("gaps", time(times.gaps)),
                     ("encode", time(Some(frame.encode_ns))),
                     ("wall", time(Some(frame.wall_ns))),
                     ("submits", frame.submits.to_string()),
