@@ -4,18 +4,19 @@
 // by Milakov and Gimelshein, arXiv 1805.02867).
 //
 // A workgroup of {{ threads }} has {{ br }} queries of one head and walks over blocks of {{ bc }} keys; an invocation makes 4 × 4 scores
-// and four rows by {{ nc }} groups of four columns of the result. q and k lie in workgroup memory as [column][row], in vec4s
-// along rows; weights as [key][query]. Blocks with the most keys come first. Each invocation sums the weights of its own
-// keys; the shares are added at the end, in order. Products and sums are f32.
+// and four rows by {{ nc }} groups of four columns of the result. q, k and v lie in workgroup memory as rows; weights as
+// [key][query]. Blocks with the most keys come first. Each invocation sums the weights of its own keys; the shares are
+// added at the end, in order. Products and sums are f32.
 {% if dropout %}
 // Dropout acts on the weights of the values, not on their sum.
 {% endif %}
 
-var<workgroup> tile_q: array<vec4<f32>, {{ columns * 4 * (br // 4) }}>;
+{% from "shared/rows.wgsl" import cell, fetch, stage %}
+var<workgroup> tile_q: array<vec4<f32>, {{ tile_q }}>;
 // keys of a block, then its values
-var<workgroup> tile_kv: array<vec4<f32>, {{ kv }}>;
+var<workgroup> tile_kv: array<vec4<f32>, {{ tile_kv }}>;
+// shares of the rows' greatest scores, then weights; in the end shares of the sums
 var<workgroup> weights: array<vec4<f32>, {{ bc * (br // 4) }}>;
-var<workgroup> shares: array<vec4<f32>, {{ tx * (br // 4) }}>;
 
 {# the block's values, weighted; guarded where some query does not see some key, whose value may hold anything #}
 {% macro apply(guarded) %}
@@ -51,8 +52,8 @@ fn main(
     let first = (p.blocks - 1u - group / heads) * {{ br }}u;
     let b = bh / p.heads;
     let h = bh % p.heads;
-    let x = lane % {{ tx }}u;
-    let y = lane / {{ tx }}u;
+{% set wide = tx %}
+{% include "shared/rectangle.wgsl" %}
     let valid = valid_keys(b);
     let last = end_of_keys(min(first + {{ br - 1 }}u, p.sq - 1u), valid);
     // keys before this one are seen by every query of the block
@@ -60,17 +61,9 @@ fn main(
     let at_q = p.q_offset + b * p.q_batch + h * p.q_head;
     let at_k = p.k_offset + b * p.k_batch + h * p.k_head;
     let at_v = p.v_offset + b * p.v_batch + h * p.v_head;
-    for (var id = lane; id < {{ columns * (br // 4) }}u; id += {{ threads }}u) {
-        let c = id % {{ columns }}u;
-        let r = id / {{ columns }}u;
-        // queries past the end repeat the last one and are not stored
-{% for i in range(4) %}
-        let x{{ i }} = read_q(at_q + min(first + r * 4u + {{ i }}u, p.sq - 1u) * p.q_row, c * 4u) * p.scale;
-{% endfor %}
-{% for i in ["x", "y", "z", "w"] %}
-        tile_q[(c * 4u + {{ loop.index0 }}u) * {{ br // 4 }}u + r] = vec4<f32>(x0.{{ i }}, x1.{{ i }}, x2.{{ i }}, x3.{{ i }});
-{% endfor %}
-    }
+    // queries past the end repeat the last one and are not stored
+{{ fetch("q", br, columns, threads, "min(first + $r, p.sq - 1u)") -}}
+{{ stage("q", br, columns, threads, "tile_q[" ~ cell("r", "c", columns) ~ "]", "$v * p.scale") -}}
 {% for i in range(4) %}
     let i{{ i }} = min(first + y * 4u + {{ i }}u, p.sq - 1u);
     let end{{ i }} = end_of_keys(i{{ i }}, valid);
@@ -86,30 +79,25 @@ fn main(
     var top = vec4<f32>(HIDDEN);
     var sum = vec4<f32>(0.0);
     for (var j0 = 0; j0 < last; j0 += {{ bc }}) {
-        for (var id = lane; id < {{ columns * (bc // 4) }}u; id += {{ threads }}u) {
-            let c = id % {{ columns }}u;
-            let r = id / {{ columns }}u;
-{% for i in range(4) %}
-            let x{{ i }} = read_k(at_k + u32(min(j0 + i32(r * 4u) + {{ i }}, last - 1)) * p.k_row, c * 4u);
-{% endfor %}
-{% for i in ["x", "y", "z", "w"] %}
-            tile_kv[(c * 4u + {{ loop.index0 }}u) * {{ bc // 4 }}u + r] = vec4<f32>(x0.{{ i }}, x1.{{ i }}, x2.{{ i }}, x3.{{ i }});
-{% endfor %}
-        }
+{{ fetch("k", bc, columns, threads, "u32(min(j0 + i32($r), last - 1))") -}}
+{{ stage("k", bc, columns, threads, "tile_kv[" ~ cell("r", "c", columns) ~ "]", "$v") -}}
         workgroupBarrier();
         // s: keys of the invocation's row by row
 {% for i in range(4) %}
         var s{{ i }} = vec4<f32>(0.0);
 {% endfor %}
-        for (var c = 0u; c < {{ columns * 4 }}u; c += 4u) {
-{% for i in range(4) %}
-            {
-                let a = tile_q[(c + {{ i }}u) * {{ br // 4 }}u + y];
-                let kk = tile_kv[(c + {{ i }}u) * {{ bc // 4 }}u + x];
+        for (var c = 0u; c < {{ columns }}u; c += 1u) {
+            let at_y = {{ cell("y * 4u", "c", columns) }};
+            let at_x = {{ cell("x * 4u", "c", columns) }};
 {% for r in range(4) %}
-                s{{ r }} = fma(vec4<f32>(a.{{ "xyzw"[r] }}), kk, s{{ r }});
+            let a{{ r }} = tile_q[at_y + {{ r * columns }}u];
+            let b{{ r }} = tile_kv[at_x + {{ r * columns }}u];
 {% endfor %}
-            }
+{% for e in ["x", "y", "z", "w"] %}
+            let b_{{ e }} = vec4<f32>(b0.{{ e }}, b1.{{ e }}, b2.{{ e }}, b3.{{ e }});
+{% for r in range(4) %}
+            s{{ r }} = fma(vec4<f32>(a{{ r }}.{{ e }}), b_{{ e }}, s{{ r }});
+{% endfor %}
 {% endfor %}
         }
         let j = u32(j0) + x * 4u;
@@ -118,11 +106,11 @@ fn main(
             masked(s{{ r }}.z, at_m{{ r }}, j + 2u, end{{ r }}), masked(s{{ r }}.w, at_m{{ r }}, j + 3u, end{{ r }}));
         let top{{ r }} = max(max(s{{ r }}.x, s{{ r }}.y), max(s{{ r }}.z, s{{ r }}.w));
 {% endfor %}
-        shares[x * {{ br // 4 }}u + y] = vec4<f32>(top0, top1, top2, top3);
+        weights[x * {{ br // 4 }}u + y] = vec4<f32>(top0, top1, top2, top3);
         workgroupBarrier();
         var new_top = top;
         for (var t = 0u; t < {{ tx }}u; t += 1u) {
-            new_top = max(new_top, shares[t * {{ br // 4 }}u + y]);
+            new_top = max(new_top, weights[t * {{ br // 4 }}u + y]);
         }
         let shrink = exp(top - new_top);
         top = new_top;
@@ -134,6 +122,7 @@ fn main(
         let w2 = vec4<f32>(s0.z, s1.z, s2.z, s3.z);
         let w3 = vec4<f32>(s0.w, s1.w, s2.w, s3.w);
         sum = sum * shrink + ((w0 + w1) + (w2 + w3));
+        workgroupBarrier();
 {% if dropout %}
 {% for r in range(4) %}
         let z{{ r }} = kept(weights_of(b, i{{ r }}) + j, stream);
@@ -145,16 +134,9 @@ fn main(
 {% for c in range(4) %}
         weights[(x * 4u + {{ c }}u) * {{ br // 4 }}u + y] = {{ "d" if dropout else "w" }}{{ c }};
 {% endfor %}
-        for (var id = lane; id < {{ bc * columns }}u; id += {{ threads }}u) {
-            let c = id % {{ columns }}u;
-            let r = id / {{ columns }}u;
-            // a key that nobody sees may hold anything: 0 in its place
-            var value = vec4<f32>(0.0);
-            if j0 + i32(r) < last {
-                value = read_v(at_v + u32(j0 + i32(r)) * p.v_row, c * 4u);
-            }
-            tile_kv[r * {{ tx * nc }}u + c] = value;
-        }
+{{ fetch("v", bc, columns, threads, "u32(min(j0 + i32($r), last - 1))") -}}
+        // a key that nobody sees may hold anything: 0 in its place
+{{ stage("v", bc, columns, threads, "tile_kv[r * " ~ tx * nc ~ "u + c]", "select($v, vec4<f32>(0.0), j0 + i32(r) >= last)") -}}
 {% for r in range(4) %}
 {% for c in range(nc) %}
         o{{ r }}_{{ c }} *= shrink.{{ "xyzw"[r] }};
@@ -168,11 +150,11 @@ fn main(
         }
         workgroupBarrier();
     }
-    shares[x * {{ br // 4 }}u + y] = sum;
+    weights[x * {{ br // 4 }}u + y] = sum;
     workgroupBarrier();
     sum = vec4<f32>(0.0);
     for (var t = 0u; t < {{ tx }}u; t += 1u) {
-        sum += shares[t * {{ br // 4 }}u + y];
+        sum += weights[t * {{ br // 4 }}u + y];
     }
     let r = select(1.0 / sum, vec4<f32>(0.0), sum == vec4<f32>(0.0));
 {% for i in range(4) %}

@@ -9,13 +9,78 @@
 // without scores in memory (Dao, arXiv 2307.08691, section 2.3.2).
 //
 // A workgroup of {{ threads }} has {{ own }} {{ "keys" if keys else "queries" }} of one head and walks over blocks of {{ other }} {{ "queries" if keys else "keys" }}; an invocation makes 4 × 4 scores
-// and their gradients, and of the results the same four rows by {{ nc }} groups of four columns. The tile holds {{ chunk }} groups of
-// columns of both sides, a gap after every four rows, while scores are made, then {{ rows }} whole rows of the block. Blocks
-// with the most pairs come first. Products and sums are f32; a row of a result is summed over {{ "queries" if keys else "keys" }} in order.
+// and their gradients, and of the results the same four rows by {{ nc }} groups of four columns. Blocks with the most pairs
+// come first. Products and sums are f32; a row of a result is summed over {{ "queries" if keys else "keys" }} in order.
+{% if uncut %}
+// Whole rows of both sides lie in workgroup memory. Once scores and their gradients are made, the weights and gradients of
+// pairs take the place of {{ "own" if keys else "the block's" }} rows of {{ ours[1] if keys else theirs[1] }}.
+
+{% from "shared/rows.wgsl" import cell, fetch, stage %}
+var<workgroup> own0: array<vec4<f32>, {{ own0 }}>; // {{ ours[0] }}
+var<workgroup> own1: array<vec4<f32>, {{ own1 }}>; // {{ ours[1] }}
+var<workgroup> other0: array<vec4<f32>, {{ other0 }}>; // {{ theirs[0] }}
+var<workgroup> other1: array<vec4<f32>, {{ other1 }}>; // {{ theirs[1] }}
+{% set pairs = "own1" if keys else "other1" %}
+{% set second = other * tx if keys else 0 %}
+
+{# s and g: the products of the invocation's four rows of the block with its own four #}
+{% macro products() %}
+{% for r in range(4) %}
+        var s{{ r }} = vec4<f32>(0.0);
+        var g{{ r }} = vec4<f32>(0.0);
+{% endfor %}
+        for (var c = 0u; c < {{ columns }}u; c += 1u) {
+            let at_x = {{ cell("x * 4u", "c", columns) }};
+            let at_y = {{ cell("y * 4u", "c", columns) }};
+{% for s in ["s", "g"] %}
+            {
+{% for r in range(4) %}
+                let b{{ r }} = own{{ 0 if s == "s" else 1 }}[at_x + {{ r * columns }}u];
+                let a{{ r }} = other{{ 0 if s == "s" else 1 }}[at_y + {{ r * columns }}u];
+{% endfor %}
+{% for e in ["x", "y", "z", "w"] %}
+                let b_{{ e }} = vec4<f32>(b0.{{ e }}, b1.{{ e }}, b2.{{ e }}, b3.{{ e }});
+{% for r in range(4) %}
+                {{ s }}{{ r }} = fma(vec4<f32>(a{{ r }}.{{ e }}), b_{{ e }}, {{ s }}{{ r }});
+{% endfor %}
+{% endfor %}
+            }
+{% endfor %}
+        }
+{% endmacro %}
+{# pairs · rows of the block; guarded where some query does not see some key, whose rows may hold anything #}
+{% macro apply(guarded) %}
+            for (var t = 0u; t < {{ other }}u; t += 4u) {
+{% for c in range(nc) %}
+                let at{{ c }} = {{ cell("t", "y + " ~ c * ty ~ "u", columns) }};
+{% endfor %}
+{% for i in range(4) %}
+                {
+{% for sum in writes %}
+                    let w_{{ sum }} = {{ pairs }}[(t + {{ i }}u) * {{ tx }}u + x + {{ 0 if sum == "dv" else second }}u];
+{% for c in range(nc) %}
+                    let u_{{ sum }}{{ c }} = {{ "other1" if sum == "dv" else "other0" }}[at{{ c }} + {{ i * columns }}u];
+{% for r in range(4) %}
+{% set w = "w_" ~ sum ~ "." ~ "xyzw"[r] %}
+{% set o = sum ~ r ~ "_" ~ c %}
+{% set more = "fma(vec4<f32>(" ~ w ~ "), u_" ~ sum ~ c ~ ", " ~ o ~ ")" %}
+                    {{ o }} = {{ "select(" ~ more ~ ", " ~ o ~ ", " ~ w ~ " == 0.0)" if guarded else more }};
+{% endfor %}
+{% endfor %}
+{% endfor %}
+                }
+{% endfor %}
+            }
+{% endmacro %}
+{% else %}
+// The tile holds {{ chunk }} groups of columns of both sides, a gap after every four rows, while scores are made, then {{ rows }} whole
+// rows of the block.
 
 var<workgroup> tile: array<vec4<f32>, {{ tile }}>;
 // of the block's rows, in vec4s along own rows: weights, or gradients of scores
 var<workgroup> pairs: array<vec4<f32>, {{ other * tx }}>;
+{% set pairs = "pairs" %}
+{% set second = 0 %}
 
 {% set inside = "c0 + c < " ~ columns ~ "u && " if columns % chunk != 0 else "" %}
 {# {{ s }}0 to {{ s }}3: the products of the invocation's four rows of the block with its own four #}
@@ -95,6 +160,7 @@ var<workgroup> pairs: array<vec4<f32>, {{ other * tx }}>;
             workgroupBarrier();
         }
 {% endmacro %}
+{% endif %}
 
 @compute @workgroup_size({{ threads }})
 fn main(
@@ -115,8 +181,8 @@ fn main(
 {% endif %}
     let b = bh / p.heads;
     let h = bh % p.heads;
-    let x = lane % {{ tx }}u;
-    let y = lane / {{ tx }}u;
+{% set wide = tx %}
+{% include "shared/rectangle.wgsl" %}
     let valid = valid_keys(b);
 {% for name in ["q", "k", "v", "dout"] %}
     let at_{{ name }} = p.{{ name }}_offset + b * p.{{ name }}_batch + h * p.{{ name }}_head;
@@ -144,6 +210,16 @@ fn main(
 {% endfor %}
 {% endfor %}
 {% endfor %}
+{% if uncut %}
+{% set zero_own = "select($v, vec4<f32>(0.0), first + r >= " ~ own_rows ~ ")" %}
+{% set zero_other = "select($v, vec4<f32>(0.0), t0 + r >= end)" %}
+{% set own_row = "min(first + $r, " ~ own_rows ~ " - 1u)" %}
+{% set resident = ours[:1] if keys else ours %}
+{% for name in resident %}
+{{ fetch(name, own, columns, threads, own_row) -}}
+{{ stage(name, own, columns, threads, "own" ~ loop.index0 ~ "[" ~ cell("r", "c", columns) ~ "]", zero_own) -}}
+{% endfor %}
+{% endif %}
     for (var t0 = start; t0 < end; t0 += {{ other }}u) {
 {% if keys %}
 {% for r in range(4) %}
@@ -160,7 +236,25 @@ fn main(
 {% else %}
         let all_see = i32(t0 + {{ other }}u) <= end_of_keys(first, valid);
 {% endif %}
+{% if uncut %}
+{% if keys %}
+{{ fetch(ours[1], own, columns, threads, own_row) -}}
+{% endif %}
+{% for name in theirs %}
+{{ fetch(name, other, columns, threads, "min(t0 + $r, end - 1u)") -}}
+{% endfor %}
+{% if keys %}
+{{ stage(ours[1], own, columns, threads, "own1[" ~ cell("r", "c", columns) ~ "]", zero_own) -}}
+{% endif %}
+{% for name in theirs %}
+{{ stage(name, other, columns, threads, "other" ~ loop.index0 ~ "[" ~ cell("r", "c", columns) ~ "]", zero_other) -}}
+{% endfor %}
+        workgroupBarrier();
+{{ products() -}}
+        workgroupBarrier();
+{% else %}
 {{ products("s", theirs[0], ours[0]) }}
+{% endif %}
 {# row r of the block with own row c: the query's number, and how far the key is from j #}
 {% for r in range(4) %}
         let w{{ r }} = vec4<f32>(
@@ -180,18 +274,32 @@ fn main(
 {% endif %}
 {% if keys %}
 {% for r in range(4) %}
-        pairs[(y * 4u + {{ r }}u) * {{ tx }}u + x] = w{{ r }}{{ " * z" ~ r if dropout }};
+        {{ pairs }}[(y * 4u + {{ r }}u) * {{ tx }}u + x] = w{{ r }}{{ " * z" ~ r if dropout }};
 {% endfor %}
+{% endif %}
+{% if not uncut %}
+{% if keys %}
 {{ accumulate("dv", "dout") }}
 {% endif %}
 {{ products("g", theirs[1], ours[1]) }}
+{% endif %}
 {% for r in range(4) %}
 {% set dw = "z" ~ r ~ " * g" ~ r if dropout else "g" ~ r %}
         let dw{{ r }} = {{ dw }};
-        pairs[(y * 4u + {{ r }}u) * {{ tx }}u + x] = vec4<f32>(
+        {{ pairs }}[(y * 4u + {{ r }}u) * {{ tx }}u + x + {{ second }}u] = vec4<f32>(
 {%- for c in ["x", "y", "z", "w"] %}score_grad(w{{ r }}.{{ c }}, dw{{ r }}.{{ c }}, query{{ r if keys else loop.index0 }}.delta){{ ", " if not loop.last }}{% endfor %});
 {% endfor %}
+{% if uncut %}
+        workgroupBarrier();
+        if all_see {
+{{ apply(false) -}}
+        } else {
+{{ apply(true) -}}
+        }
+        workgroupBarrier();
+{% else %}
 {{ accumulate(writes[0], theirs[0]) }}
+{% endif %}
     }
 {% for r in range(4) %}
     if first + x * 4u + {{ r }}u < {{ own_rows }} {

@@ -5,6 +5,7 @@
 use super::attend_units::{Form, Shares};
 use super::heads::{self, Heads};
 use super::philox::{self, Fours};
+use super::rectangle::across;
 use super::template::render;
 use super::units::Units;
 use super::{Access, Config, Estimate, KernelError, KernelKey, Launch, ParamSpace, Problem, View, wgsl_type};
@@ -44,7 +45,7 @@ pub struct AttentionKey {
 const DIRECT: usize = 8;
 
 /// Blocks of queries and keys, the preferred first.
-const BLOCKS: [(usize, usize); 5] = [(64, 32), (32, 32), (32, 16), (16, 16), (16, 8)];
+const BLOCKS: [(usize, usize); 6] = [(64, 64), (64, 32), (32, 32), (32, 16), (16, 16), (16, 8)];
 
 /// On matrix units, the preferred first: f16 numbers as they are.
 const FORMS: [Form; 4] = [
@@ -82,6 +83,7 @@ impl AttentionKey {
         let (br, bc) = self.block.unwrap_or((DIRECT, 4));
         let tx = bc / 4;
         let nc = self.columns.div_ceil(tx);
+        let [tile_q, tile_kv] = tiles((br, bc), self.columns);
         let values = context! {
             f16 => self.dtype == DType::F16, scalar => wgsl_type(self.dtype), vec => self.vec,
             storage => super::chain_wgsl::vector(wgsl_type(self.dtype), if self.vec { 4 } else { 1 }),
@@ -90,7 +92,7 @@ impl AttentionKey {
             dropout => self.dropout.is_some(), whole => self.dropout == Some(Fours::Whole),
             out_binding => 4 + self.extras(),
             columns => self.columns, own => self.own, threads => self.workgroup_size(), br, bc, tx, nc,
-            kv => (self.columns * bc).max(bc * tx * nc),
+            tile_q, tile_kv, across => across(tx, br / 4),
         };
         let values = match self.units {
             Some(shares) => context! { ..shares.context(self.columns), ..values },
@@ -169,14 +171,14 @@ impl AttentionKey {
 
     /// The blocks that a device can run, or the direct kernel's rows.
     pub(super) fn configs(&self, params: &[u32], caps: &DeviceCaps) -> Vec<Config> {
-        let sq = params[2] as usize;
+        let (sq, sk) = (params[2] as usize, params[3] as usize);
         if let Some(shares) = self.units {
             let all = shares.candidates(forms(shares.units), [self.columns, sq], caps, |s| s.bytes(self.columns));
             return all.into_iter().map(|s| Config::Subgroups(s.form)).collect();
         }
         match self.block {
             None => heads::direct_candidates(self.columns, sq).into_iter().map(Config::Rows).collect(),
-            Some(_) => blocks(self.columns, sq, caps).map(|(queries, keys)| Config::Block(queries, keys)).collect(),
+            Some(_) => blocks(self.columns, sq, sk, caps).map(|(queries, keys)| Config::Block(queries, keys)).collect(),
         }
     }
 
@@ -211,19 +213,25 @@ impl AttentionKey {
     }
 }
 
-/// The blocks that a device can run for so many queries, the preferred first.
-fn blocks(columns: usize, sq: usize, caps: &DeviceCaps) -> impl Iterator<Item = (usize, usize)> {
+/// The blocks that a device can run for so many queries and keys, the preferred first.
+fn blocks(columns: usize, sq: usize, sk: usize, caps: &DeviceCaps) -> impl Iterator<Item = (usize, usize)> {
     let (memory, invocations) = (caps.workgroup_bytes as usize, caps.max_invocations as usize);
     let fits = move |b: &(usize, usize)| block_bytes(*b, columns) <= memory && b.0 * b.1 / 16 <= invocations;
     // a block that is mostly padding would be slower than a smaller one
-    BLOCKS.into_iter().filter(fits).filter(move |b| b.0 <= sq.next_multiple_of(16) || b.0 == 16)
+    let queries = move |b: &(usize, usize)| b.0 <= sq.next_multiple_of(16) || b.0 == 16;
+    let keys = move |b: &(usize, usize)| b.1 <= sk.next_multiple_of(32) || b.1 <= 32;
+    BLOCKS.into_iter().filter(fits).filter(move |b| queries(b) && keys(b))
+}
+
+/// vec4s of workgroup memory for a block's queries, and for its keys or values.
+fn tiles((br, bc): (usize, usize), columns: usize) -> [usize; 2] {
+    let tx = bc / 4;
+    [heads::staged(br, columns), heads::staged(bc, columns).max(bc * tx * columns.div_ceil(tx))]
 }
 
 /// Bytes of workgroup memory that a block takes.
-fn block_bytes((br, bc): (usize, usize), columns: usize) -> usize {
-    let tx = bc / 4;
-    let kv = (columns * bc).max(bc * tx * columns.div_ceil(tx));
-    16 * (columns * br + kv + bc * (br / 4) + tx * (br / 4))
+fn block_bytes(block: (usize, usize), columns: usize) -> usize {
+    16 * (tiles(block, columns).iter().sum::<usize>() + block.0 * block.1 / 4)
 }
 
 /// Operands: q, k, v, mask, lengths and counter if any, out, log-sum-exp if it is stored.
@@ -261,7 +269,7 @@ impl Attention<'_> {
         let out = heads::dense(&self.q.dims);
         let vec = heads::vectors(d, &[self.q, self.k, self.v, &out]);
         let columns = d.div_ceil(4);
-        let block = if caps.cpu { None } else { blocks(columns, sq, caps).next() };
+        let block = if caps.cpu { None } else { blocks(columns, sq, sk, caps).next() };
         let units =
             self.units.and_then(|units| Shares::choose(units, forms(units), [columns, sq], caps, |s| s.bytes(columns)));
         let key = AttentionKey {
@@ -316,7 +324,8 @@ impl Attention<'_> {
 #[cfg(test)]
 pub(super) fn catalogue() -> Vec<KernelKey> {
     let mut keys = Vec::new();
-    let tiled = [(None, 2), (None, 32), (Some((64, 32)), 16), (Some((32, 16)), 3), (Some((16, 8)), 32)];
+    let tiled =
+        [(None, 2), (None, 32), (Some((64, 64)), 16), (Some((64, 32)), 16), (Some((32, 16)), 3), (Some((16, 8)), 32)];
     let all = tiled.map(|(block, columns)| (block, columns, None)).into_iter();
     let on_units = super::attend_units::catalogue(&[&FORMS, &SPLIT_FORMS], |s, columns| s.bytes(columns));
     for (i, (block, columns, units)) in all.chain(on_units.map(|(s, c)| (None, c, Some(s)))).enumerate() {

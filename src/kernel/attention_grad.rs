@@ -6,6 +6,7 @@
 use super::attend_units::{Form, Shares};
 use super::heads::{self, Heads};
 use super::philox::{self, Fours};
+use super::rectangle::across;
 use super::template::render;
 use super::units::Units;
 use super::{Access, Config, Estimate, KernelError, KernelKey, Launch, ParamSpace, Problem, View, wgsl_type};
@@ -31,8 +32,8 @@ pub struct Tiles {
     pub own: usize,
     /// Rows of a block of the other side.
     pub other: usize,
-    /// Groups of four columns that are staged at once.
-    pub chunk: usize,
+    /// Groups of four columns that are staged at once; `None` keeps whole rows of both sides.
+    pub chunk: Option<usize>,
 }
 
 /// All that changes the kernel's text.
@@ -102,13 +103,24 @@ impl Tiles {
     }
 
     /// vec4s of the tile while scores are made.
-    fn scores(self) -> usize {
-        (self.own + self.other) / 4 * (4 * self.chunk + 1)
+    fn scores(self, columns: usize) -> usize {
+        (self.own + self.other) / 4 * (4 * self.chunk.unwrap_or(columns) + 1)
+    }
+
+    /// vec4s of whole rows, own ones of both operands, then the block's. Weights and gradients of pairs take the place of
+    /// one of these.
+    fn whole(self, columns: usize, side: Side) -> [usize; 4] {
+        let (own, other) = (heads::staged(self.own, columns), heads::staged(self.other, columns));
+        let pairs = self.own * self.other / 4;
+        match side {
+            Side::Keys => [own, own.max(2 * pairs), other, other],
+            Side::Queries => [own, own, other, other.max(pairs)],
+        }
     }
 
     /// Rows of a block that are staged at once for a result.
     fn rows(self, columns: usize) -> usize {
-        let fit = self.scores() / self.width(columns);
+        let fit = self.scores(columns) / self.width(columns);
         if fit == 0 { 1 } else { (1 << fit.ilog2()).min(self.other) }
     }
 
@@ -119,7 +131,7 @@ impl Tiles {
 
     /// vec4s of the tile.
     fn tile(self, columns: usize) -> usize {
-        self.scores().max(self.rows(columns) * self.width(columns))
+        self.scores(columns).max(self.rows(columns) * self.width(columns))
     }
 
     fn invocations(self) -> usize {
@@ -127,30 +139,36 @@ impl Tiles {
     }
 
     /// Bytes of workgroup memory.
-    fn bytes(self, columns: usize) -> usize {
-        16 * (self.tile(columns) + self.other * self.own / 4)
+    fn bytes(self, columns: usize, side: Side) -> usize {
+        16 * match self.chunk {
+            None => self.whole(columns, side).iter().sum(),
+            Some(_) => self.tile(columns) + self.other * self.own / 4,
+        }
     }
 
     /// What the device takes for so many rows of a workgroup's own.
-    fn fitting(columns: usize, own: usize, caps: &DeviceCaps) -> impl Iterator<Item = Tiles> {
+    fn fitting(columns: usize, own: usize, side: Side, caps: &DeviceCaps) -> impl Iterator<Item = Tiles> {
         let (limit, invocations) = (caps.workgroup_bytes as usize, caps.max_invocations as usize);
-        let tiles = BLOCKS.iter().flat_map(move |&(own, other)| {
-            let of = |most: usize| Tiles { own, other, chunk: columns.min(most) };
+        // in smaller blocks, whole rows are slower than parts of them
+        let whole = [Tiles { own: BLOCKS[0].0, other: BLOCKS[0].1, chunk: None }];
+        let cut = BLOCKS.iter().flat_map(move |&(own, other)| {
+            let of = |most: usize| Tiles { own, other, chunk: Some(columns.min(most)) };
             // so that two workgroups may share a processor
-            if of(8).bytes(columns) <= limit / 2 { [of(8), of(4)] } else { [of(4), of(8)] }
+            if of(8).bytes(columns, side) <= limit / 2 { [of(8), of(4)] } else { [of(4), of(8)] }
         });
-        tiles
-            .filter(move |t| t.bytes(columns) <= limit && t.invocations() <= invocations)
+        (whole.into_iter().chain(cut))
+            .filter(move |t| t.bytes(columns, side) <= limit && t.invocations() <= invocations)
             .filter(move |t| t.own == 16 || t.own <= own.next_multiple_of(16))
     }
 
     /// What the device can run for so many rows of both sides, the best first; only the direct kernel fits where there
     /// is none.
-    fn candidates(columns: usize, own: usize, other: usize, caps: &DeviceCaps) -> Vec<Tiles> {
+    fn candidates(columns: usize, own: usize, other: usize, side: Side, caps: &DeviceCaps) -> Vec<Tiles> {
         if caps.cpu {
             return Vec::new();
         }
-        let mut all: Vec<Tiles> = Tiles::fitting(columns, own, caps).filter(|t| t.results(columns) <= 4).collect();
+        let mut all: Vec<Tiles> =
+            Tiles::fitting(columns, own, side, caps).filter(|t| t.results(columns) <= 4).collect();
         // those of a small head that differ in the chunk alone are the same
         all.dedup();
         // a block that is mostly padding, or has fewer columns than invocations for them, is slow; one whose results do
@@ -179,8 +197,9 @@ impl AttentionGradKey {
         let keys = self.side == Side::Keys;
         let length = "bitcast<i32>(stats[p.stats_offset + b * p.stats_batch].x)";
         let (ours, theirs) = if keys { (["k", "v"], ["q", "dout"]) } else { (["q", "dout"], ["k", "v"]) };
-        let tiles = self.tiles.unwrap_or(Tiles { own: self.own, other: 4, chunk: 1 });
+        let tiles = self.tiles.unwrap_or(Tiles { own: self.own, other: 4, chunk: Some(1) });
         let (tx, ty) = tiles.groups();
+        let [own0, own1, other0, other1] = tiles.whole(self.columns, self.side);
         let values = context! {
             f16 => self.dtype == DType::F16, scalar => wgsl_type(self.dtype), vec => self.vec,
             storage => super::chain_wgsl::vector(wgsl_type(self.dtype), if self.vec { 4 } else { 1 }),
@@ -189,7 +208,8 @@ impl AttentionGradKey {
             mask => self.mask, lengths => self.lengths, causal => self.causal,
             dropout => self.dropout.is_some(), whole => self.dropout == Some(Fours::Whole),
             columns => self.columns, threads => self.workgroup_size(), own => tiles.own, other => tiles.other,
-            chunk => tiles.chunk, tx, ty, nc => tiles.results(self.columns), rows => tiles.rows(self.columns),
+            chunk => tiles.chunk, uncut => tiles.chunk.is_none(), own0, own1, other0, other1,
+            across => across(tx, ty), tx, ty, nc => tiles.results(self.columns), rows => tiles.rows(self.columns),
             tile => tiles.tile(self.columns),
         };
         let values = match self.units {
@@ -236,7 +256,9 @@ impl AttentionGradKey {
         }
         match self.tiles {
             None => heads::direct_candidates(self.columns, own).into_iter().map(Config::Rows).collect(),
-            Some(_) => Tiles::candidates(self.columns, own, other, caps).into_iter().map(Config::Tiles).collect(),
+            Some(_) => {
+                Tiles::candidates(self.columns, own, other, self.side, caps).into_iter().map(Config::Tiles).collect()
+            }
         }
     }
 
@@ -298,7 +320,7 @@ impl AttentionGradKey {
     pub fn workgroup_bytes(&self) -> usize {
         match self.units {
             Some(shares) => shares.grad_bytes(self.columns, self.side == Side::Keys),
-            None => self.tiles.map_or(0, |t| t.bytes(self.columns)),
+            None => self.tiles.map_or(0, |t| t.bytes(self.columns, self.side)),
         }
     }
 
@@ -360,7 +382,7 @@ impl AttentionGrad<'_> {
             columns,
             side,
             units,
-            tiles: Tiles::candidates(columns, own, other, caps).first().copied().filter(|_| units.is_none()),
+            tiles: Tiles::candidates(columns, own, other, side, caps).first().copied().filter(|_| units.is_none()),
             own: heads::direct_rows(columns, own),
             causal: self.attrs.causal,
             mask: self.attrs.mask,
@@ -410,7 +432,8 @@ impl AttentionGrad<'_> {
 /// One key of every form, for tests.
 #[cfg(test)]
 pub(super) fn catalogue() -> Vec<KernelKey> {
-    let tiles = |own, other, chunk| Some(Tiles { own, other, chunk });
+    let tiles = |own, other, chunk| Some(Tiles { own, other, chunk: Some(chunk) });
+    let whole = Some(Tiles { own: 64, other: 32, chunk: None });
     let tiled = [
         (None, 2),
         (None, 9),
@@ -419,6 +442,8 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
         (tiles(64, 32, 8), 8),
         (tiles(64, 16, 3), 3),
         (tiles(16, 16, 4), 5),
+        (whole, 16),
+        (whole, 3),
     ];
     let all = tiled.map(|(tiles, columns)| (tiles, columns, None)).into_iter();
     let on_units = super::attend_units::catalogue(&[&FORMS, &SPLIT_FORMS], |s, columns| s.grad_bytes(columns, true));

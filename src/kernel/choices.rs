@@ -59,7 +59,10 @@ impl fmt::Display for Config {
             Config::Subgroups(form) => form.fmt(f),
             Config::Stack(t) => write!(f, "{} rows, split {}, unroll {}", t.rows, t.split, t.unroll),
             Config::Rows(rows) => write!(f, "{rows} rows each"),
-            Config::Tiles(t) => write!(f, "{}x{}, {} columns at once", t.own, t.other, 4 * t.chunk),
+            Config::Tiles(t) => match t.chunk {
+                Some(chunk) => write!(f, "{}x{}, {} columns at once", t.own, t.other, 4 * chunk),
+                None => write!(f, "{}x{}, whole rows", t.own, t.other),
+            },
         }
     }
 }

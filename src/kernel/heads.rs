@@ -116,6 +116,11 @@ impl Heads<'_> {
     }
 }
 
+/// vec4s that `shared/rows.wgsl` takes for so many rows, a multiple of four, of so many groups of four columns.
+pub(super) fn staged(rows: usize, columns: usize) -> usize {
+    rows * columns + if columns.is_multiple_of(8) { 0 } else { rows / 4 }
+}
+
 /// Pairs of words that attention_stats.wgsl makes of a batch entry: (length, step), the seed, then (log-sum-exp, delta)
 /// of each query of each head.
 pub(super) fn stats_entry(heads: usize, sq: usize) -> usize {

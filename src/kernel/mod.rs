@@ -28,6 +28,7 @@ pub mod norm_grad;
 pub mod norm_param_grad;
 mod philox;
 pub mod probe;
+mod rectangle;
 pub mod reduce;
 pub mod scatter;
 pub mod softmax;

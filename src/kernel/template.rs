@@ -26,6 +26,8 @@ const TEMPLATES: &[(&str, &str)] = templates![
     "shared/keys.wgsl",
     "shared/philox.wgsl",
     "shared/product.wgsl",
+    "shared/rectangle.wgsl",
+    "shared/rows.wgsl",
     "shared/units.wgsl",
     "adam.wgsl",
     "attention.wgsl",

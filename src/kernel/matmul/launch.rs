@@ -318,7 +318,7 @@ impl Matmul<'_> {
         let tile = match on_units {
             Some((_, tile)) => tile,
             None if caps.cpu => direct_tile(m, q.n),
-            None => tile(m, q.n, q.k, batch, caps),
+            None => tile(m, q.n, q.k, batch, a_side.along_k, caps),
         };
         let (tiles_m, tiles_n) = (m.div_ceil(tile.m), q.n.div_ceil(tile.n));
         let (mut operands, mut firsts) = (Vec::new(), Vec::new());

@@ -13,6 +13,7 @@ mod units_tile;
 pub use launch::{Matmul, OnUnits};
 
 use super::chain_wgsl::{Printer, is_condition, name};
+use super::rectangle::across;
 use super::template::render;
 use super::units::Units;
 use super::{Access, ParamSpace, wgsl_type};
@@ -120,7 +121,16 @@ impl MatmulKey {
     /// The kernel as WGSL.
     pub fn source(&self, params: ParamSpace) -> String {
         let stored = |d: DType, vec: bool| super::chain_wgsl::vector(wgsl_type(d), if vec { 4 } else { 1 });
-        let side = |name: &str, s: Side| context! { name, along_k => s.along_k, vec => s.vec, storage => if self.eights { "vec4<u32>".into() } else { stored(self.dtype, s.vec) } };
+        let side = |name: &str, s: Side| {
+            let pad = tile::padding(s.along_k, self.tile.k);
+            let storage = if self.eights { "vec4<u32>".into() } else { stored(self.dtype, s.vec) };
+            context! { name, along_k => s.along_k, vec => s.vec, storage, pad }
+        };
+        let (a, b) = (side("a", self.a), side("b", self.b));
+        let rounds = match self.units {
+            None => self.rounds([(&a, "row0", "p.m"), (&b, "col0", "p.n")]),
+            Some(_) => Vec::new(),
+        };
         let printer = Printer { compute: DType::F32, width: 4, zero: "p.zero" };
         let extras: Vec<Value> = (0..self.extras.len()).map(|i| self.extra(i)).collect();
         let t = self.tile;
@@ -133,15 +143,50 @@ impl MatmulKey {
             context! {
                 f16, u => self.units.map(Units::context), split, eights => self.eights, scaled => self.scaled(), fold => if split { FOLD } else { 0 },
                 staged => if self.units.is_some() { wgsl_type(self.dtype) } else { "f32" },
-                a => side("a", self.a), b => side("b", self.b), extras, batch_rank => self.batch_rank,
+                a, b, rounds, extras, batch_rank => self.batch_rank,
                 guarded => !self.full, T => "vec4<f32>",
                 out_binding => self.bindings().len() - usize::from(self.sums),
                 sliced => self.sliced, sums => self.sums, k_end => if self.sliced { "s.k" } else { "p.k" },
                 out_storage => stored(self.out, self.out_vec), out_scalar => wgsl_type(self.out), out_vec => self.out_vec,
                 steps => printer.steps(&self.epilogue), result => name(self.epilogue.result()),
                 bm => t.m, bn => t.n, bk => t.k, tm => t.tm, tn => t.tn, threads => self.workgroup_size(),
+                stages => tile::stages(t), across => across(t.n / t.tn, t.m / t.tm),
             },
         )
+    }
+
+    /// What an invocation fetches of a stage, for the template: in each round one block of four by four, of A or of B
+    /// by where it stands in the workgroup.
+    fn rounds(&self, sides: [(&Value, &str, &str); 2]) -> Vec<Vec<Value>> {
+        let t = self.tile;
+        let threads = self.workgroup_size() as usize;
+        let outer = [t.m, t.n];
+        let blocks = outer.map(|o| o * t.k / 16);
+        let all = blocks[0] + blocks[1];
+        let round = |start: usize| {
+            let end = start + threads;
+            // blocks of A, then those of B, that lie in this round
+            let ranges = [(0, blocks[0]), (blocks[0], all)];
+            let inside = (0..2).filter(|&i| ranges[i].0 < end && ranges[i].1 > start);
+            let part = |(nth, i): (usize, usize)| {
+                let (first, last) = ranges[i];
+                let condition = match (nth, last < end) {
+                    (0, false) => String::new(),
+                    (0, true) => format!("if lane < {}u", last - start),
+                    (_, true) => format!("else if lane < {}u", last - start),
+                    (_, false) => "else".to_owned(),
+                };
+                let id = if first > start {
+                    format!("lane - {}u", first - start)
+                } else {
+                    format!("lane + {}u", start - first)
+                };
+                let (side, first, limit) = sides[i];
+                context! { side, first, limit, condition, id, outer => outer[i] }
+            };
+            inside.enumerate().map(part).collect()
+        };
+        (0..all).step_by(threads.max(1)).map(round).collect()
     }
 
     /// The epilogue's input `i + 1` as the template sees it.
@@ -268,18 +313,16 @@ impl MatmulKey {
     pub fn workgroup_bytes(&self) -> usize {
         match self.units {
             Some(units) => units_tile::bytes(self.tile, [self.a, self.b], units, self.scaled()),
-            None => tile::stage_bytes(self.tile),
+            None => tile::bytes(self.tile),
         }
     }
 
     /// Invocations in a workgroup.
     pub fn workgroup_size(&self) -> u32 {
         let t = self.tile;
-        let shares = (t.m / t.tm * (t.n / t.tn)) as u32;
         match self.units {
-            Some(units) => shares * units.units.lanes(),
-            None if t.k == 0 => (t.n / t.tn) as u32,
-            None => shares,
+            Some(units) => (t.m / t.tm * (t.n / t.tn)) as u32 * units.units.lanes(),
+            None => tile::invocations(t) as u32,
         }
     }
 }

@@ -21,14 +21,29 @@ pub(super) fn direct_tile(m: usize, n: usize) -> Tile {
     Tile { m: tm, n: 8 * tn, k: 0, tm, tn }
 }
 
-/// Tiles with the share of the best tile's rate that each reaches where enough of them are there, as measured on an H200.
-const TILES: [(usize, usize, usize, usize, f64); 6] = [
-    (128, 128, 8, 8, 1.0),
-    (128, 96, 8, 8, 0.95),
-    (128, 64, 8, 4, 0.9),
-    (64, 64, 4, 4, 0.6),
-    (32, 32, 4, 4, 0.62),
-    (16, 64, 4, 4, 0.3),
+/// Sizes that a workgroup may have.
+struct Candidate {
+    tile: Tile,
+    /// The share of the best tile's rate that it reaches where enough of them are there, as measured on an H200.
+    share: f64,
+    /// Workgroups on a core that hide each other's waits: fewer are slower.
+    together: usize,
+}
+
+const fn candidate([m, n, k]: [usize; 3], [tm, tn]: [usize; 2], share: f64, together: usize) -> Candidate {
+    Candidate { tile: Tile { m, n, k, tm, tn }, share, together }
+}
+
+const TILES: [Candidate; 9] = [
+    candidate([128, 128, 16], [8, 8], 1.0, 1),
+    candidate([128, 96, 16], [8, 12], 0.92, 2),
+    candidate([128, 96, 16], [4, 12], 0.92, 1),
+    candidate([128, 64, 16], [8, 8], 0.95, 2),
+    candidate([64, 96, 32], [4, 12], 0.93, 2),
+    candidate([64, 64, 16], [4, 8], 0.87, 2),
+    candidate([32, 64, 32], [4, 4], 0.7, 3),
+    candidate([32, 32, 32], [4, 4], 0.65, 6),
+    candidate([16, 64, 32], [4, 4], 0.57, 6),
 ];
 
 /// For limits that no other tile fits.
@@ -38,31 +53,50 @@ const SMALLEST: Tile = Tile { m: 16, n: 16, k: 8, tm: 4, tn: 4 };
 /// by a wrong choice.
 pub(super) const CORES: usize = 132;
 
-/// Invocations on a core that hide each other's waits for memory.
-const HIDING: usize = 512;
+/// The share of its rate that a tile keeps where bounds are checked.
+const GUARDED: f64 = 0.75;
 
 /// How long a core takes for its tiles, in units of one tile at the full rate: as many at once as hide each other's
 /// waits, then the rest, which hide less.
-pub(super) fn rounds(tiles: usize, threads: usize) -> f64 {
-    let at_once = (HIDING / threads).max(1);
-    let rest = tiles % at_once;
-    let hidden = ((rest * threads) as f64 / HIDING as f64).sqrt();
+pub(super) fn rounds(tiles: usize, together: usize) -> f64 {
+    let rest = tiles % together;
+    let hidden = (rest as f64 / together as f64).sqrt();
     (tiles - rest) as f64 + if rest > 0 { rest as f64 / hidden } else { 0.0 }
 }
 
-/// Bytes of a stage of both operands, each with padding of at most eight vec4s.
-pub(super) fn stage_bytes(tile: Tile) -> usize {
-    (tile.k * (tile.m + tile.n) / 4 + 2 * 8) * 16
+/// Invocations of a workgroup.
+pub(super) fn invocations(tile: Tile) -> usize {
+    if tile.k == 0 { tile.n / tile.tn } else { tile.m / tile.tm * (tile.n / tile.tn) }
 }
 
-/// Depths of a stage, the preferred first: a small tile waits for memory rather than computes, so its stages are deep.
-fn depths(m: usize, n: usize) -> &'static [usize] {
-    if m * n <= 64 * 64 { &[32, 16, 8] } else { &[16, 8] }
+/// Stages in workgroup memory. A workgroup that takes so many registers that a core holds no other has nobody to work
+/// while it waits: it stages ahead.
+pub(super) fn stages(tile: Tile) -> usize {
+    if invocations(tile) >= 256 { 2 } else { 1 }
 }
+
+/// vec4s of padding after each four k of an operand in workgroup memory.
+pub(super) fn padding(along_k: bool, depth: usize) -> usize {
+    if along_k && depth > 0 { 32 / depth } else { 0 }
+}
+
+/// Bytes of all stages of both operands, each with padding of at most eight vec4s.
+pub(super) fn bytes(tile: Tile) -> usize {
+    if tile.k == 0 { 0 } else { (tile.k * (tile.m + tile.n) / 4 + 2 * 8) * 16 * stages(tile) }
+}
+
+/// A tile as it is, then with less deep stages, for less workgroup memory or a shorter K.
+fn depths(tile: Tile) -> impl Iterator<Item = Tile> {
+    [32, 16, 8].into_iter().filter(move |k| *k <= tile.k).map(move |k| Tile { k, ..tile })
+}
+
+/// The deepest stage of a tile of more than 64 × 64: where A lies along its rows, as in a weight's gradient, deeper ones
+/// take the registers of other workgroups (25 TFLOP/s instead of 41).
+const DEEPEST_ALONG_ROWS: usize = 16;
 
 /// The tile with the least predicted time.
-pub(super) fn tile(m: usize, n: usize, k: usize, batch: usize, caps: &DeviceCaps) -> Tile {
-    best(m, n, k, batch, caps).map_or(SMALLEST, |c| c.1)
+pub(super) fn tile(m: usize, n: usize, k: usize, batch: usize, along_k: bool, caps: &DeviceCaps) -> Tile {
+    best(m, n, k, batch, along_k, caps).map_or(SMALLEST, |c| c.1)
 }
 
 /// Whether sizes are whole multiples of a tile; `k_bits` is a number that 2ⁱ divides if it divides every K.
@@ -71,24 +105,22 @@ pub(super) fn is_full(tile: Tile, m: usize, n: usize, k_bits: usize) -> bool {
 }
 
 /// The least predicted time of one step along k on the busiest core, and its tile.
-fn best(m: usize, n: usize, k: usize, batch: usize, caps: &DeviceCaps) -> Option<(f64, Tile)> {
-    predicted(m, n, k, batch, caps).min_by(|a, b| a.0.total_cmp(&b.0))
+fn best(m: usize, n: usize, k: usize, batch: usize, along_k: bool, caps: &DeviceCaps) -> Option<(f64, Tile)> {
+    let deep = |t: &Tile| !along_k && t.k > DEEPEST_ALONG_ROWS && t.m * t.n > 64 * 64;
+    predicted(m, n, k, batch, caps).filter(|c| !deep(&c.1)).min_by(|a, b| a.0.total_cmp(&b.0))
 }
 
 /// The predicted time of one step along k on the busiest core, in multiply-adds at the full rate, of every tile that the
 /// device can run: rounds of workgroups times the work of one over its share of the rate. The preferred depth of those
 /// that differ in it alone comes first.
 fn predicted(m: usize, n: usize, k: usize, batch: usize, caps: &DeviceCaps) -> impl Iterator<Item = (f64, Tile)> {
-    let (memory, invocations) = (caps.workgroup_bytes as usize, caps.max_invocations as usize);
-    TILES.iter().flat_map(move |&(bm, bn, tm, tn, share)| {
-        let threads = bm / tm * (bn / tn);
-        let tiles = (m.div_ceil(bm) * n.div_ceil(bn) * batch).div_ceil(CORES);
-        let cost = rounds(tiles, threads) * (bm * bn) as f64 / share;
-        let at_depth = move |k: &usize| (cost, Tile { m: bm, n: bn, k: *k, tm, tn });
-        let fits = move |t: &(f64, Tile)| {
-            stage_bytes(t.1) <= memory && threads <= invocations && t.1.k <= k.next_multiple_of(8)
-        };
-        depths(bm, bn).iter().map(at_depth).filter(fits)
+    let (memory, most) = (caps.workgroup_bytes as usize, caps.max_invocations as usize);
+    TILES.iter().flat_map(move |c| {
+        let tiles = (m.div_ceil(c.tile.m) * n.div_ceil(c.tile.n) * batch).div_ceil(CORES);
+        let guarded = if is_full(c.tile, m, n, k) { 1.0 } else { GUARDED };
+        let cost = rounds(tiles, c.together) * (c.tile.m * c.tile.n) as f64 / (c.share * guarded);
+        let fits = move |t: &Tile| bytes(*t) <= memory && invocations(*t) <= most && t.k <= k.next_multiple_of(8);
+        depths(c.tile).filter(fits).map(move |tile| (cost, tile))
     })
 }
 
@@ -140,7 +172,7 @@ pub(super) fn slice(m: usize, n: usize, k: usize, caps: &DeviceCaps) -> Option<u
     if caps.cpu {
         return None;
     }
-    let whole = best(m, n, k, 1, caps)?.0 * k as f64;
+    let whole = best(m, n, k, 1, false, caps)?.0 * k as f64;
     let (time, slice) = sliced(m, n, k, caps).min_by(|a, b| a.0.total_cmp(&b.0))?;
     // what is saved must be worth the memory
     (time < 0.85 * whole).then_some(slice)
@@ -153,7 +185,7 @@ fn sliced(m: usize, n: usize, k: usize, caps: &DeviceCaps) -> impl Iterator<Item
         let slice = k.div_ceil(slices).next_multiple_of(SLICE_STEP);
         let slices = k.div_ceil(slice);
         let sums = slices * m * n * 4;
-        let step = best(m, n, slice, slices, caps)?.0;
+        let step = best(m, n, slice, slices, false, caps)?.0;
         (slices > 1 && sums <= most).then_some((step * slice as f64 + LAUNCH + BYTE * 2.0 * sums as f64, slice))
     })
 }
@@ -163,7 +195,7 @@ pub(super) fn slices(m: usize, n: usize, k: usize, caps: &DeviceCaps) -> Vec<usi
     if caps.cpu {
         return vec![0];
     }
-    let whole = best(m, n, k, 1, caps).map(|(step, _)| (step * k as f64, 0));
+    let whole = best(m, n, k, 1, false, caps).map(|(step, _)| (step * k as f64, 0));
     let mut all: Vec<(f64, usize)> = whole.into_iter().chain(sliced(m, n, k, caps)).collect();
     all.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut lengths: Vec<usize> = Vec::new();
@@ -178,10 +210,7 @@ pub(super) fn slices(m: usize, n: usize, k: usize, caps: &DeviceCaps) -> Vec<usi
 /// Every tile, for tests.
 #[cfg(test)]
 pub(super) fn all() -> impl Iterator<Item = Tile> {
-    let deep = |(m, n, tm, tn, _): (usize, usize, usize, usize, f64)| {
-        depths(m, n).iter().map(move |&k| Tile { m, n, k, tm, tn })
-    };
-    let tiles = TILES.into_iter().flat_map(deep);
+    let tiles = TILES.iter().flat_map(|c| depths(c.tile));
     let direct = [(16, 128), (1, 64), (8, 32)].into_iter().flat_map(|(m, n)| direct_candidates(m, n));
     let mut all: Vec<Tile> = tiles.chain(direct).chain([SMALLEST]).collect();
     let mut seen = std::collections::HashSet::new();

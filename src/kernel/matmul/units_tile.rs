@@ -18,6 +18,9 @@ const TILES: [(Tile, f64, f64); 7] = [
     (Tile { m: 32, n: 64, k: 32, tm: 32, tn: 16 }, 0.5, 0.4),
 ];
 
+/// Invocations on a core that hide each other's waits.
+const HIDING: usize = 512;
+
 /// For emulated units, by their side: several shares in a tile, several matrices in most shares.
 const EMULATED: [(u32, Tile); 3] = [
     (4, Tile { m: 16, n: 16, k: 8, tm: 8, tn: 4 }),
@@ -90,7 +93,7 @@ fn predicted(
     let cost = move |(t, share): (Tile, f64)| {
         let threads = t.m / t.tm * (t.n / t.tn) * units.units.lanes() as usize;
         let tiles = (m.div_ceil(t.m) * n.div_ceil(t.n) * batch).div_ceil(CORES);
-        (rounds(tiles, threads) * (t.m * t.n) as f64 / share, t)
+        (rounds(tiles, (HIDING / threads).max(1)) * (t.m * t.n) as f64 / share, t)
     };
     tiles(units).into_iter().filter(move |(t, _)| fits(*t)).map(cost)
 }
