@@ -470,10 +470,13 @@ fn limits_say_how_long_and_how_wide_stacks_are() -> Result {
     let expected =
         "stacks: layers.0-22: 12 layers of 64 left as written: at 768 bytes a layer's rows, stacks would be short\n";
     assert_eq!(reported(few)?, expected);
-    let narrow = LiftLimits { stack_width: 0, ..LiftLimits::default() };
-    let expected =
-        "stacks: layers.0-22: 12 layers of 64 left as written: this device carries rows of at most 0 through a stack\n";
-    assert_eq!(reported(narrow)?, expected);
+    for (stack_width, why) in [
+        (0, "on this device a kernel a layer is as fast"),
+        (32, "this device carries rows of at most 32 through a stack"),
+    ] {
+        let narrow = LiftLimits { stack_width, ..LiftLimits::default() };
+        assert_eq!(reported(narrow)?, format!("stacks: layers.0-22: 12 layers of 64 left as written: {why}\n"));
+    }
     Ok(())
 }
 

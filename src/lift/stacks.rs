@@ -42,11 +42,11 @@ pub(super) fn stacks(graph: &Graph, limits: &LiftLimits, report: &mut Report) ->
             continue;
         }
         if width > limits.stack_width {
-            let most = limits.stack_width;
-            report.add(
-                PASS,
-                format!("{what} left as written: this device carries rows of at most {most} through a stack"),
-            );
+            let why = match limits.stack_width {
+                0 => "on this device a kernel a layer is as fast".to_owned(),
+                most => format!("this device carries rows of at most {most} through a stack"),
+            };
+            report.add(PASS, format!("{what} left as written: {why}"));
             continue;
         }
         let most = (limits.stack_bytes / ty.bytes().max(1)).min(limits.stack_layers);
