@@ -2,19 +2,17 @@
 //! command buffer to a finished one, and to submit it, the upload of its input included. Where the device has immediates,
 //! to encode it is timed with parameters in them as well. Throughput is in dispatches: its inverse is the cost of one.
 
+mod timing;
+
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use kiln::gpu::AdapterChoice;
 use kiln::model::{Dnn, DnnConfig, Init, init};
-use kiln::session::{CompileOptions, Run, Session};
+use kiln::session::{CompileOptions, Run};
 use kiln::tensor::Tensor;
 use std::time::Duration;
 
 fn encode(c: &mut Criterion) {
-    let session = match Session::open_blocking(&AdapterChoice::Best) {
-        Ok(session) => session,
-        Err(error) => return eprintln!("skipped: {error}"),
-    };
-    let mut group = c.benchmark_group(session.adapter().name.clone());
+    let Some(session) = timing::session() else { return };
+    let mut group = timing::group(c, "encode", &session);
     group.sample_size(20).warm_up_time(Duration::from_millis(500));
     for depth in [100, 1000, 4000] {
         let graph = Dnn::new(DnnConfig::square(8, depth)).build(8).expect("the sizes are valid");

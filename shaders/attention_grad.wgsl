@@ -304,11 +304,14 @@ fn main(
 {% for r in range(4) %}
     if first + x * 4u + {{ r }}u < {{ own_rows }} {
         let at_o = p.o_offset + b * p.o_batch + (first + x * 4u + {{ r }}u) * p.o_row + h * p.o_head;
+{% if keys %}
+        let at_dv = p.dv_offset + b * p.dv_batch + (first + x * 4u + {{ r }}u) * p.dv_row + h * p.dv_head;
+{% endif %}
 {% for c in range(nc) %}
         if y + {{ c * ty }}u < {{ columns }}u {
             write_{{ writes[0] }}(at_o, (y + {{ c * ty }}u) * 4u, {{ writes[0] }}{{ r }}_{{ c }} * p.scale);
 {% if keys %}
-            write_dv(at_o, (y + {{ c * ty }}u) * 4u, dv{{ r }}_{{ c }});
+            write_dv(at_dv, (y + {{ c * ty }}u) * 4u, dv{{ r }}_{{ c }});
 {% endif %}
         }
 {% endfor %}

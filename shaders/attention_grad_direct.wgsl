@@ -109,10 +109,13 @@ fn main(
 {% for r in range(own) %}
     if first + {{ r }}u < {{ own_rows }} {
         let at_o = p.o_offset + b * p.o_batch + row{{ r }} * p.o_row + h * p.o_head;
+{% if keys %}
+        let at_dv = p.dv_offset + b * p.dv_batch + row{{ r }} * p.dv_row + h * p.dv_head;
+{% endif %}
 {% for c in range(columns) %}
         write_{{ writes[0] }}(at_o, {{ 4 * c }}u, {{ writes[0] }}{{ r }}_{{ c }} * p.scale);
 {% if keys %}
-        write_dv(at_o, {{ 4 * c }}u, dv{{ r }}_{{ c }});
+        write_dv(at_dv, {{ 4 * c }}u, dv{{ r }}_{{ c }});
 {% endif %}
 {% endfor %}
     }

@@ -418,7 +418,8 @@ fn main(
         let row = id / {{ u.side // 4 }}u;
         let column = id % {{ u.side // 4 }}u;
         if own + row < {{ own_rows }}{{ " && column < " ~ (columns - c * u.side // 4) ~ "u" if columns < (c + 1) * u.side // 4 }} {
-            let at_o = p.o_offset + b * p.o_batch + (own + row) * p.o_row + h * p.o_head;
+{% set to = "dv" if name == "dv" else "o" %}
+            let at_o = p.{{ to }}_offset + b * p.{{ to }}_batch + (own + row) * p.{{ to }}_row + h * p.{{ to }}_head;
             write_{{ name }}(at_o, {{ c * u.side }}u + column * 4u, {{ read("scores", "f32", "at_scores + row * " ~ at_product ~ "u + column", u) }} * undo_{{ name }});
         }
     }

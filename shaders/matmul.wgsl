@@ -255,9 +255,31 @@ fn main(
         }
     }
 {% endif %}
+{# inputs that are the same for all rows are read once for all; if one alone differs from row to row it is read for all
+rows before the first is stored, since no read may pass a store and each would wait for memory by itself, as far as
+registers hold them #}
+{% set by_row = extras|selectattr("by_row")|list %}
+{% set first_read = by_row|length == 1 and tm * tn <= 64 %}
+{% for j in range(tn // 4) %}
+    let my_col{{ j }} = col0 + x * 4u + {{ j * 4 * (bn // tn) }}u;
+{% for e in extras if not e.by_row %}
+    let e{{ e.index }}_{{ j }} = extra{{ e.index }}(s, 0u, {{ "min(my_col" ~ j ~ ", p.n - 1u)" if guarded else "my_col" ~ j }});
+{% endfor %}
+{% endfor %}
+{% for i in range(tm) %}
+    let my_row{{ i }} = row0 + y * 4u + {{ (i // 4) * 4 * (bm // tm) + i % 4 }}u;
+{% if first_read %}
+{% for j in range(tn // 4) %}
+{% for e in by_row %}
+    let e{{ e.index }}_{{ i }}_{{ j }} = extra{{ e.index }}(s, {{ "min(my_row" ~ i ~ ", p.m - 1u), min(my_col" ~ j ~ ", p.n - 1u)" if guarded else "my_row" ~ i ~ ", my_col" ~ j }});
+{% endfor %}
+{% endfor %}
+{% endif %}
+{% endfor %}
 {% for i in range(tm) %}
 {% for j in range(tn // 4) %}
-    finish(s, row0 + y * 4u + {{ (i // 4) * 4 * (bm // tm) + i % 4 }}u, col0 + x * 4u + {{ j * 4 * (bn // tn) }}u, acc{{ i }}_{{ j }});
+    finish_with(s, my_row{{ i }}, my_col{{ j }}, acc{{ i }}_{{ j }}
+{%- for e in extras %}, {% if not e.by_row %}e{{ e.index }}_{{ j }}{% elif first_read %}e{{ e.index }}_{{ i }}_{{ j }}{% else %}extra{{ e.index }}(s, {{ "min(my_row" ~ i ~ ", p.m - 1u), min(my_col" ~ j ~ ", p.n - 1u)" if guarded else "my_row" ~ i ~ ", my_col" ~ j }}){% endif %}{% endfor %});
 {% endfor %}
 {% endfor %}
 {% if sums %}

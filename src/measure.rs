@@ -46,7 +46,8 @@ fn fma_rate(gpu: &Gpu, key: ProbeKey, groups: u32) -> Result<f64, Error> {
     let (launch, bytes) = launch(key, groups);
     let flops = launch.estimate.flops;
     let tensor = TensorId(0);
-    let step = Step { node: NodeId(0), name: "probe".into(), launch: launch.map(|_| tensor), in_place: None };
+    let step =
+        Step { node: NodeId(0), name: "probe".into(), launch: launch.map(|_| tensor), in_place: None, beside: false };
     let ty = TensorType::new(DType::F32, [bytes as usize / 4]);
     let selected = Selected {
         tensors: vec![TensorSpec { name: "probe".into(), bytes, kind: TensorKind::Temp }],

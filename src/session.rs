@@ -1,32 +1,34 @@
 //! In: a graph, its parameters and options; out: a [`Program`] on a device, then the results of its runs. Reads top to
 //! bottom as the way of the data: lift, fuse, select, plan, record, gpu, trace.
 
+mod compiled;
 mod describe;
 mod tuned;
 mod weights;
+
+pub(crate) use compiled::lift_limits;
+pub use compiled::{Compiled, compile};
 
 use crate::cache::CacheDir;
 use crate::caps::{DeviceCaps, MatmulPrecision};
 use crate::debug::{level, show};
 use crate::error::Error;
-use crate::fuse::{FuseLimits, FuseReport, fuse};
+use crate::fuse::FuseReport;
 use crate::gpu::{
     AdapterChoice, AdapterInfo, Content, Executable, ExecutableOptions, Finished, Gpu, Host, Kept, Pending, Submission,
 };
-use crate::graph::{DType, Graph, TensorType, readers_first};
+use crate::graph::{DType, Graph, TensorType};
 use crate::kernel::Choices;
-use crate::kernel::linear_stack::widest;
-use crate::lift::{LiftLimits, lift_within};
 use crate::model::ParamSource;
-use crate::plan::{MemoryPlan, audit, plan};
-use crate::record::{BufferPort, Recording, lower};
-use crate::select::{Selected, select};
+use crate::plan::MemoryPlan;
+use crate::record::BufferPort;
+use crate::select::Overlap;
 use crate::tensor::Tensor;
 use crate::trace::{Clock, Frame, HostSpan, Trace};
-use crate::tune::{CompileMode, TuneOptions, TuneReport};
+use crate::tune::{CompileMode, TuneOptions};
 use std::collections::BTreeMap;
 use std::time::Instant;
-use weights::contents;
+use weights::{contents, contents_ahead};
 
 /// How a graph is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,6 +78,8 @@ pub struct CompileOptions {
     /// Most dispatches of a command buffer, where one for the whole run would take longer than the operating system
     /// lets a device be busy (two seconds on Windows); `None` puts all in one. [`Mode::Eager`] puts one in each.
     pub max_dispatches_per_submit: Option<usize>,
+    /// Which launches may run side by side in [`Mode::Fused`].
+    pub overlap: Overlap,
     /// Configurations of kernels that go before what their models choose.
     pub choices: Choices,
     /// Whether configurations are measured.
@@ -99,6 +103,7 @@ impl Default for CompileOptions {
             limits: None,
             immediates: false,
             max_dispatches_per_submit: None,
+            overlap: Overlap::default(),
             choices: Choices::default(),
             compile_mode: CompileMode::Default,
             tune: TuneOptions::default(),
@@ -183,9 +188,11 @@ impl Session {
         let executable_options = ExecutableOptions { checked, poison, timestamps };
         let made_at = clock.ns();
         // a parameter that is trained starts as it is given, any other state is zero
-        let contents = contents(&compiled, params);
         self.open_pipelines(options);
-        let executable = Executable::new(&self.gpu, compiled.recording.clone(), executable_options, contents)?;
+        let executable = std::thread::scope(|scope| {
+            let contents = contents_ahead(scope, &compiled, params);
+            Executable::new(&self.gpu, compiled.recording.clone(), executable_options, contents)
+        })?;
         self.save_pipelines(options);
         tracing::debug!(mode = %options.mode, dispatches = compiled.recording.dispatches.len(), bytes = compiled.plan.total(), "compiled");
         let split = if options.mode == Mode::Eager { Some(1) } else { options.max_dispatches_per_submit };
@@ -194,108 +201,6 @@ impl Session {
         let after = clock.zero().saturating_duration_since(zero).as_nanos() as u64;
         let spans = compiled.stages.iter().cloned().chain(made.map(|s| s.later(after))).collect();
         Ok(Program { executable, compiled, mode: options.mode, options: options.clone(), split, zero, spans })
-    }
-}
-
-/// Everything that is decided about a graph without a device.
-#[derive(Clone, Debug)]
-pub struct Compiled {
-    /// The graph as it is run.
-    pub graph: Graph,
-    /// What was lifted and fused.
-    pub report: FuseReport,
-    /// Kernels and tensors.
-    pub selected: Selected,
-    /// Where tensors live.
-    pub plan: MemoryPlan,
-    /// What is done.
-    pub recording: Recording,
-    /// The graph as written.
-    pub written: Graph,
-    /// What was measured, if something was.
-    tuning: Option<TuneReport>,
-    /// When the compilation began.
-    pub zero: Instant,
-    /// When each stage ran, from the begin of the compilation.
-    pub stages: Vec<HostSpan>,
-}
-
-impl Compiled {
-    /// What `KILN_DEBUG` asks for.
-    fn show(&self) {
-        show(1, "graph as it is run", || Box::new(self.graph.clone()));
-        show(1, "fused", || Box::new(self.report.clone()));
-        show(2, "schedule", || Box::new(self.selected.clone()));
-        show(2, "memory", || Box::new(self.plan.clone()));
-        for kernel in &self.recording.kernels {
-            show(3, kernel.name(), || Box::new(kernel.source()));
-        }
-    }
-}
-
-/// Lifts, fuses, selects, plans and records for a device of these caps.
-///
-/// # Errors
-/// If a node cannot run within the caps.
-pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Result<Compiled, Error> {
-    graph.verify()?;
-    let caps = &caps.aligned();
-    let mut clock = Clock::start(true);
-    let mut report = FuseReport::default();
-    let written = graph.as_written();
-    let mut graph = written.clone();
-    if options.mode == Mode::Fused && options.lift {
-        let (lifted, found) = clock.time("lift", || lift_within(&graph, &lift_limits(caps)))?;
-        (graph, report) = (lifted, found);
-    }
-    if options.mode == Mode::Fused && options.fuse {
-        let limits = FuseLimits { max_inputs: (caps.max_storage_buffers as usize).saturating_sub(1) };
-        let (fused, found) = clock.time("fuse", || fuse(&graph, &limits))?;
-        graph = fused;
-        report.extend(found);
-    }
-    graph = readers_first(&graph)?;
-    let undecided = Compiled {
-        graph,
-        report,
-        selected: Selected::default(),
-        plan: MemoryPlan::default(),
-        recording: Recording::default(),
-        written,
-        tuning: None,
-        zero: clock.zero(),
-        stages: clock.spans(),
-    };
-    undecided.with(caps, options)
-}
-
-/// What one lifted op may hold on a device of these caps.
-pub(crate) fn lift_limits(caps: &DeviceCaps) -> LiftLimits {
-    LiftLimits { stack_width: widest(caps), ..LiftLimits::default() }
-}
-
-impl Compiled {
-    /// The same graph with kernels, memory and a recording that these caps and choices give.
-    fn with(self, caps: &DeviceCaps, options: &CompileOptions) -> Result<Compiled, Error> {
-        let caps = &caps.aligned();
-        let mut clock = Clock::start(true);
-        let selected = clock.time("select", || select(&self.graph, caps, options.precision, &options.choices))?;
-        for d in &selected.decisions {
-            if let Some(unfit) = d.unfit {
-                tracing::warn!(problem = %d.problem, given = %unfit, taken = %d.config, "the device cannot run what was chosen");
-            }
-        }
-        let plan = clock.time("plan", || plan(&selected, options.alias));
-        clock.time("audit", || audit(&selected, &plan))?;
-        let recording = clock.time("record", || lower(&selected, &plan, caps));
-        let later = clock.zero().saturating_duration_since(self.zero).as_nanos() as u64;
-        let decided = ["select", "plan", "audit", "record"];
-        let before = self.stages.into_iter().filter(|s| !decided.contains(&s.name.as_str()));
-        let stages = before.chain(clock.spans().into_iter().map(|s| s.later(later))).collect();
-        let mut report = self.report;
-        report.findings.retain(|f| f.pass != "select");
-        report.extend(selected.report.clone());
-        Ok(Compiled { report, selected, plan, recording, stages, ..self })
     }
 }
 

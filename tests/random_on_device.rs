@@ -8,6 +8,7 @@ mod written;
 use device::{Named, direct, noise, poisoned, session, tiled};
 use kiln::graph::{Binary, DType, Graph, GraphError, Op, Rewriter, Unary, ValueId};
 use kiln::reference::{Evaluation, evaluate_all, evaluate_nodes};
+use kiln::select::Overlap;
 use kiln::session::{CompileOptions, Mode, Outputs, Session};
 use kiln::tensor::Tensor;
 use proptest::strategy::{Strategy, ValueTree};
@@ -157,6 +158,10 @@ fn run_all(
             let apart = run(session, &graph, &params, &inputs, &options);
             assert_eq!(shared, apart, "graph {tried}, {mode}, in slots and in buffers of their own:\n{graph}");
         }
+        let beside = kernels(CompileOptions { overlap: Overlap::Always, ..poisoned(Mode::Fused) });
+        let one_by_one = kernels(CompileOptions { overlap: Overlap::Never, ..poisoned(Mode::Fused) });
+        let [beside, one_by_one] = [beside, one_by_one].map(|o| run(session, &graph, &params, &inputs, &o));
+        assert_eq!(beside, one_by_one, "graph {tried}, side by side and one by one:\n{graph}");
         if graphs % 4 > 0 {
             continue;
         }

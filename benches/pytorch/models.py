@@ -1,24 +1,30 @@
-"""PyTorch's times of the seed's three models in f32 with TF32 off: inference, or whole training steps.
+"""PyTorch's times of the seed's three models, inference or whole training steps, one cell of the benchmark a process.
 
-python models.py [--phase infer|train] [--models gptlite,deep,wide]
-                 [--variants eager,graph,eager_fused,graph_fused] [--runs 30]
+python models.py --model gptlite --phase infer --variant sdpa-graph --precision f32
+                 [--weights F.safetensors] [--rows N --width N --depth N --heads N --vocab N] [--device cuda|cpu] [--runs 30]
 
-Prints one JSON line per cell: median and least milliseconds by CUDA events, peak MiB, seconds of the first run.
-"fused" is one QKV linear and scaled_dot_product_attention; the others are the seed's form, separate heads with a
-materialised mask. A training step is the seed's: dropout 0.1 in GPTlite, softmax and then cross entropy of that,
-backward, Adam with lr 2e-4 and betas (0.5, 0.5).
+Variants: eager, graph (a CUDA graph), compile, reduce-overhead, max-autotune (modes of torch.compile), the last three with
+-fullgraph too; before each, sdpa- takes one linear for Q, K and V and scaled_dot_product_attention in place of the seed's
+form, separate heads with a materialised mask. Precisions: f32 with TF32 off, tf32, and f16: inference with weights in f16,
+training by autocast without a loss scale.
+
+A training step is the seed's: dropout 0.1 in GPTlite, softmax and then cross entropy of that, backward, Adam with lr 2e-4
+and betas (0.5, 0.5). Prints lines of JSON, which `cargo xtask bench` reads: the first run's seconds, then the cell: median,
+95 % and least milliseconds by the host's clock around a synchronised run, per run of several in flight, and by CUDA events,
+each with random inputs that take turns; peak MiB.
 """
 
 import argparse
 import json
+import struct
 import time
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-DEVICE = "cuda"
 DROPOUT = 0.1
+BATCHES = 3
 
 
 class Head(nn.Module):
@@ -64,11 +70,20 @@ class FusedHeads(nn.Module):
         return self.dropout(self.proj(out.transpose(1, 2).reshape(b, s, e)))
 
 
+class FeedForward(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width), nn.Dropout(DROPOUT))
+
+    def forward(self, x):
+        return self.net(x)
+
+
 class Block(nn.Module):
     def __init__(self, width, heads, block, attention):
         super().__init__()
         self.sa = attention(width, heads, block)
-        self.ffwd = nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width), nn.Dropout(DROPOUT))
+        self.ffwd = FeedForward(width)
         self.ln1, self.ln2 = nn.LayerNorm(width), nn.LayerNorm(width)
 
     def forward(self, x):
@@ -77,55 +92,98 @@ class Block(nn.Module):
 
 
 class GPTlite(nn.Module):
-    def __init__(self, attention, vocab=65, layers=12, width=768, heads=12, block=2048):
+    def __init__(self, attention, vocab, layers, width, heads, block):
         super().__init__()
-        self.tok = nn.Embedding(vocab, width)
-        self.pos = nn.Embedding(block, width)
+        self.token_embedding_table = nn.Embedding(vocab, width)
+        self.position_embedding_table = nn.Embedding(block, width)
         self.blocks = nn.Sequential(*(Block(width, heads, block, attention) for _ in range(layers)))
         self.ln = nn.LayerNorm(width)
-        self.head = nn.Linear(width, vocab, bias=False)
+        self.lm_head = nn.Linear(width, vocab, bias=False)
 
     def forward(self, tokens):
-        x = self.tok(tokens) + self.pos(torch.arange(tokens.shape[1], device=tokens.device))
-        return self.head(self.ln(self.blocks(x))).permute(0, 2, 1)
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.token_embedding_table(tokens) + self.position_embedding_table(positions)
+        return self.lm_head(self.ln(self.blocks(x))).permute(0, 2, 1)
 
 
-def dnn(width, depth):
-    layers = []
-    for _ in range(depth):
-        layers += [nn.Linear(width, width), nn.ReLU()]
-    return nn.Sequential(*layers)
+class Dnn(nn.Module):
+    def __init__(self, width, depth):
+        super().__init__()
+        layers = []
+        for _ in range(depth):
+            layers += [nn.Linear(width, width), nn.ReLU()]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x):
+        return self.layers(x)
 
 
-def build(model, variant):
-    """A network, its input and a class for each of its rows or positions."""
-    if model == "gptlite":
-        attention = FusedHeads if variant.endswith("fused") else SeparateHeads
-        tokens, targets = (torch.randint(0, 65, (1, 2048), device=DEVICE) for _ in range(2))
-        return GPTlite(attention), tokens, targets
-    width, depth = {"deep": (256, 2048), "wide": (8192, 3)}[model]
-    return dnn(width, depth), torch.randn(2048, width, device=DEVICE), torch.randint(0, width, (2048,), device=DEVICE)
+def read_safetensors(path):
+    """The f32 tensors of a file, without the safetensors package, which not every machine with PyTorch has."""
+    with open(path, "rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(size))
+        data = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
+    tensors = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            assert entry["dtype"] == "F32", f"{name} is {entry['dtype']}, expected F32"
+            begin, end = entry["data_offsets"]
+            tensors[name] = data[begin:end].view(torch.float32).reshape(entry["shape"])
+    return tensors
 
 
-def infer(net, x):
+def with_fused_heads(tensors, heads):
+    """The heads' weights, of which there are (D, E) each, as one (3 E, E)."""
+    fused = {name: tensor for name, tensor in tensors.items() if ".sa.heads." not in name}
+    for prefix in sorted({name.split(".sa.heads.")[0] for name in tensors if ".sa.heads." in name}):
+        parts = [
+            tensors[f"{prefix}.sa.heads.{head}.{part}.weight"] for part in ("query", "key", "value") for head in range(heads)
+        ]
+        fused[f"{prefix}.sa.qkv.weight"] = torch.cat(parts)
+    return fused
+
+
+def build(args):
+    """A network, and random batches of its input and a class for each of its rows or positions."""
+    sdpa = args.variant.startswith("sdpa-")
+    if args.model == "gptlite":
+        attention = FusedHeads if sdpa else SeparateHeads
+        net = GPTlite(attention, args.vocab, args.depth, args.width, args.heads, args.rows)
+        batches = [[torch.randint(0, args.vocab, (1, args.rows)) for _ in range(2)] for _ in range(BATCHES)]
+    else:
+        net = Dnn(args.width, args.depth)
+        batches = [
+            [torch.randn(args.rows, args.width), torch.randint(0, args.width, (args.rows,))] for _ in range(BATCHES)
+        ]
+    if args.weights:
+        tensors = read_safetensors(args.weights)
+        net.load_state_dict(with_fused_heads(tensors, args.heads) if sdpa else tensors, strict=True)
+    return net, batches
+
+
+def infer(net, inputs):
     net.eval()
 
     @torch.no_grad()
     def step():
-        net(x)
+        return net(inputs[0])
 
     return step
 
 
-def train(net, x, targets, capturable):
+def train(net, inputs, args, graph):
     net.train()
-    optimizer = torch.optim.Adam(net.parameters(), lr=2e-4, betas=(0.5, 0.5), capturable=capturable)
+    # capturable keeps the count of steps on the device, as a graph needs it
+    optimizer = torch.optim.Adam(net.parameters(), lr=2e-4, betas=(0.5, 0.5), capturable=graph)
 
     def step():
         optimizer.zero_grad()
-        loss = F.cross_entropy(F.softmax(net(x), 1), targets)
+        with torch.autocast(args.device, dtype=torch.float16, enabled=args.precision == "f16"):
+            loss = F.cross_entropy(F.softmax(net(inputs[0]), 1), inputs[1])
         loss.backward()
         optimizer.step()
+        return loss
 
     return step
 
@@ -144,49 +202,99 @@ def captured(step):
     return graph.replay
 
 
-def cell(phase, model, variant, runs):
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    net, x, targets = build(model, variant)
-    net = net.to(DEVICE)
-    graph = variant.startswith("graph")
-    step = infer(net, x) if phase == "infer" else train(net, x, targets, graph)
-    begin = time.time()
-    step()
-    torch.cuda.synchronize()
-    first = time.time() - begin
-    if graph:
-        step = captured(step)
-    times = []
-    for i in range(runs + 10):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        step()
-        end.record()
-        end.synchronize()
-        if i >= 10:
-            times.append(start.elapsed_time(end))
-    times.sort()
-    row = {"phase": phase, "model": model, "variant": variant}
-    row |= {"ms": round(times[len(times) // 2], 3), "min_ms": round(times[0], 3)}
-    row |= {"peak_mib": round(torch.cuda.max_memory_allocated() / 2**20), "first_s": round(first, 2)}
-    row |= {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    print(json.dumps(row), flush=True)
+def compiled(net, variant):
+    """The network as torch.compile makes it; no difference for other variants."""
+    mode = variant.removesuffix("-fullgraph")
+    if mode not in ("compile", "reduce-overhead", "max-autotune"):
+        return net
+    return torch.compile(net, mode="default" if mode == "compile" else mode, fullgraph=variant.endswith("-fullgraph"))
+
+
+def quantile(ascending, share):
+    return ascending[round(share * (len(ascending) - 1))]
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=["gptlite", "deep", "wide"], required=True)
     parser.add_argument("--phase", choices=["infer", "train"], default="infer")
-    parser.add_argument("--models", default="gptlite,deep,wide")
-    parser.add_argument("--variants", default="eager,graph,eager_fused,graph_fused")
+    parser.add_argument("--variant", default="eager")
+    parser.add_argument("--precision", choices=["f32", "tf32", "f16"], default="f32")
+    parser.add_argument("--weights")
+    parser.add_argument("--device", default="cuda")
     parser.add_argument("--runs", type=int, default=30)
+    for name in ("rows", "width", "depth", "heads", "vocab"):
+        parser.add_argument(f"--{name}", type=int)
     args = parser.parse_args()
+    full = {"gptlite": (2048, 768, 12, 12, 65), "deep": (2048, 256, 2048, 1, 1), "wide": (2048, 8192, 3, 1, 1)}
+    for name, size in zip(("rows", "width", "depth", "heads", "vocab"), full[args.model], strict=True):
+        setattr(args, name, getattr(args, name) or size)
+    cuda = args.device == "cuda"
     torch.manual_seed(0)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    for model in args.models.split(","):
-        for variant in args.variants.split(","):
-            if model == "gptlite" or not variant.endswith("fused"):
-                cell(args.phase, model, variant, args.runs)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = args.precision == "tf32"
+
+    net, batches = build(args)
+    net = net.to(args.device)
+    batches = [[tensor.to(args.device) for tensor in batch] for batch in batches]
+    if args.phase == "infer" and args.precision == "f16":
+        net = net.half()
+        batches = [[t.half() if t.is_floating_point() else t for t in batch] for batch in batches]
+    # where a run reads its batch: a graph reads the same memory each time
+    inputs = [tensor.clone() for tensor in batches[0]]
+    variant = args.variant.removeprefix("sdpa-")
+    synchronize = torch.cuda.synchronize if cuda else lambda: None
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+
+    def place(run):
+        for target, source in zip(inputs, batches[run % BATCHES], strict=True):
+            target.copy_(source)
+        synchronize()
+
+    begin = time.perf_counter()
+    net = compiled(net, variant)
+    graph = variant == "graph"
+    step = infer(net, inputs) if args.phase == "infer" else train(net, inputs, args, graph)
+    loss = step()
+    loss = loss.item() if args.phase == "train" else None
+    if graph:
+        step = captured(step)
+        step()
+    synchronize()
+    first = time.perf_counter() - begin
+    print(json.dumps({"line": "first", "seconds": round(first, 3)}), flush=True)
+
+    walls, events = [], []
+    warm_up = max(args.runs // 3, 3)
+    for run in range(args.runs + warm_up):
+        place(run)
+        if cuda:
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+        begin = time.perf_counter()
+        step()
+        if cuda:
+            end.record()
+        synchronize()
+        if run >= warm_up:
+            walls.append((time.perf_counter() - begin) * 1e3)
+            if cuda:
+                events.append(start.elapsed_time(end))
+    begin = time.perf_counter()
+    for _ in range(args.runs):
+        step()
+    synchronize()
+    in_flight = (time.perf_counter() - begin) * 1e3 / args.runs
+    walls.sort()
+    events.sort()
+    row = {"line": "measured", "program": f"PyTorch {torch.__version__}", "runs": args.runs}
+    row |= {"adapter": torch.cuda.get_device_name() if cuda else "CPU", "driver": torch.version.cuda or ""}
+    row |= {"ms": quantile(walls, 0.5), "p95_ms": quantile(walls, 0.95), "min_ms": walls[0], "in_flight_ms": in_flight}
+    row |= {"device_ms": quantile(events, 0.5) if cuda else None, "first_run_s": first, "loss": loss}
+    # the batches that wait for their turn are not the model's
+    waiting = sum(t.numel() * t.element_size() for batch in batches for t in batch)
+    row |= {"peak_mib": (torch.cuda.max_memory_allocated() - waiting) / 2**20 if cuda else None}
+    print(json.dumps(row), flush=True)
 
 
 main()

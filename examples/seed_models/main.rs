@@ -1,10 +1,12 @@
 //! Runs the seed's three models at full size: GPTlite Small (12 layers of 768, S = 2048, batch 1), deep (2048 layers of
 //! 256, batch 2048) and wide (3 layers of 8192, batch 2048), forward passes or whole training steps: dropout 0.1 in
-//! GPTlite, softmax and then cross entropy of that, Adam at 2e-4 with betas 0.5 and 0.5. Prints times of the modes;
-//! `--verify` compares outputs or gradients with the f64 reference on the CPU.
+//! GPTlite, softmax and then cross entropy of that, Adam at 2e-4 with betas 0.5 and 0.5. Prints times of the modes, for
+//! `cargo xtask bench` as lines of JSON; `--verify` compares outputs or gradients with the f64 reference on the CPU.
 
+mod line;
 mod measure;
 mod models;
+mod sizes;
 #[path = "../progress/tuning.rs"]
 mod tuning;
 mod verify;
@@ -13,19 +15,24 @@ use clap::{Parser, ValueEnum};
 use kiln::MatmulPrecision;
 use kiln::gpu::AdapterChoice;
 use kiln::grad::Checkpoint;
-use kiln::measure::peak;
-use kiln::model::{Init, init};
+use kiln::graph::DType;
+use kiln::measure::{Peak, peak};
+use kiln::model::{Init, init, save};
 use kiln::reference::{Value, evaluate};
+use kiln::select::Overlap;
 use kiln::session::{CompileOptions, Mode, Session, compile};
 use kiln::tensor::Tensor;
-use kiln::train::{Optimiser, Schedule, TrainOptions};
+use kiln::train::{LossScaling, Optimiser, Precision, Schedule, TrainOptions};
 use kiln::trainer::compile_training;
-use measure::Job;
-use models::{Model, Work};
+use line::{Line, Measured};
+use measure::{Job, quantile};
+use models::Work;
 use serde::Serialize;
+use sizes::{Model, Phase, Scale, Sizes};
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 use verify::{Comparison, Gradients};
@@ -42,18 +49,21 @@ struct Args {
     /// Which modes.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ModeArg::Eager, ModeArg::Recorded, ModeArg::Fused])]
     mode: Vec<ModeArg>,
-    /// How exact products are: highest, high or medium.
-    #[arg(long, default_value_t = MatmulPrecision::Highest)]
-    precision: MatmulPrecision,
     /// How parameters are drawn.
     #[arg(long, value_enum, default_value_t = InitArg::He)]
     init: InitArg,
+    /// In what is computed: all in f32, or with weights and activations in f16 (in training: activations).
+    #[arg(long, value_enum, default_value_t = PrecisionArg::Highest)]
+    precision: PrecisionArg,
     /// Timed runs, after a third as many that warm up; with 0 only the first run is timed.
     #[arg(long, default_value_t = 30)]
     runs: usize,
-    /// Positions of GPTlite's sequence, or samples of a DNN.
-    #[arg(long, default_value_t = 2048)]
-    rows: usize,
+    /// The seed's sizes, or a fraction of them for a CPU.
+    #[arg(long, value_enum, default_value_t = Scale::Full)]
+    scale: Scale,
+    /// Positions of GPTlite's sequence, or samples of a DNN, in place of the scale's.
+    #[arg(long)]
+    rows: Option<usize>,
     /// Compares with the f64 reference: the whole output; or in training, and then nothing is timed, the gradients of the
     /// first, middle and last layers at full depth for 64 positions, 8 or 4 samples, under both initialisations.
     #[arg(long)]
@@ -61,6 +71,9 @@ struct Args {
     /// In training: keep activations at every so many layers of the deep model only, and compute the others anew.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint: Option<u64>,
+    /// Lets no launches run side by side.
+    #[arg(long)]
+    one_by_one: bool,
     /// Also runs the mode "tuned".
     #[arg(long)]
     tune: bool,
@@ -76,15 +89,18 @@ struct Args {
     /// Writes the rows as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
+    /// Prints lines of JSON in place of the table.
+    #[arg(long)]
+    lines: bool,
+    /// Runs nothing: prints the adapter's measured peaks.
+    #[arg(long)]
+    peak: bool,
+    /// Runs nothing: writes each model's parameters to this folder, as MODEL-INIT.safetensors.
+    #[arg(long, value_name = "DIR")]
+    save: Option<PathBuf>,
     /// Part of the adapter's name.
     #[arg(long)]
     adapter: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-enum Phase {
-    Infer,
-    Train,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -126,6 +142,26 @@ impl From<InitArg> for Init {
     }
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
+enum PrecisionArg {
+    Highest,
+    /// Products of split operands on matrix units.
+    High,
+    /// Products of rounded operands on matrix units.
+    Medium,
+    F16,
+}
+
+impl From<PrecisionArg> for MatmulPrecision {
+    fn from(precision: PrecisionArg) -> Self {
+        match precision {
+            PrecisionArg::Highest | PrecisionArg::F16 => MatmulPrecision::Highest,
+            PrecisionArg::High => MatmulPrecision::High,
+            PrecisionArg::Medium => MatmulPrecision::Medium,
+        }
+    }
+}
+
 /// One line of the table.
 #[derive(Serialize)]
 struct Row {
@@ -137,8 +173,11 @@ struct Row {
     init: String,
     adapter: String,
     driver: String,
-    /// Median of submit to done, milliseconds.
+    runs: usize,
+    /// Median of submit to done, milliseconds; then the time that 95 % of runs keep, and the least.
     wall_ms: f64,
+    p95_ms: f64,
+    min_ms: f64,
     /// Per run of several in flight, milliseconds.
     pipelined_ms: f64,
     /// First kernel's begin to last kernel's end of one run, milliseconds.
@@ -149,8 +188,10 @@ struct Row {
     planned_mib: f64,
     naive_mib: f64,
     tflops: f64,
-    share_of_measured_peak: f64,
+    share_of_measured_peak: Option<f64>,
     first_run_s: f64,
+    /// What it took to tune, ahead of the first run.
+    tuning_s: Option<f64>,
     /// Of the output.
     relative_error: Option<f64>,
     /// Of the first training step.
@@ -188,56 +229,86 @@ fn tolerances(precision: MatmulPrecision) -> Tolerances {
 }
 
 fn run(args: &Args) -> Result<(), Box<dyn Error>> {
+    if let Some(folder) = &args.save {
+        return save_parameters(args, folder);
+    }
     let choice = args.adapter.clone().map_or(AdapterChoice::Best, AdapterChoice::Named);
     let session = Session::open_blocking(&choice)?;
-    println!("adapter: {}", session.adapter());
+    if !args.lines {
+        println!("adapter: {}", session.adapter());
+    }
     if args.phase == Phase::Train && args.verify {
         return verify_gradients(args, &session);
     }
     if args.profile_cost {
         return profile_cost(args, &session);
     }
-    let peak = peak(&session)?;
-    println!("measured peak: f32 {:.2} TFLOP/s, copy {:.0} GB/s", peak.flops / 1e12, peak.bytes / 1e9);
-    println!(
-        "{:<8} {:<9} {:>9} {:>9} {:>9} {:>7} {:>6} {:>9} {:>8} {:>9} {:>7} {:>6} {:>8} {:>9}",
-        "model",
-        "mode",
-        "wall ms",
-        "piped ms",
-        "GPU ms",
-        "submits",
-        "disp.",
-        "host µs",
-        "MiB",
-        "naive MiB",
-        "TFLOP/s",
-        "peak",
-        "first s",
-        if args.phase == Phase::Infer { "error" } else { "loss" }
-    );
+    // the runner of lines measures it once
+    let peak = if args.peak || !args.lines { Some(peak(&session)?) } else { None };
+    if let Some(Peak { flops, bytes }) = peak {
+        match args.lines {
+            true => {
+                let (adapter, driver) = (session.adapter().name.clone(), session.adapter().driver.clone());
+                say(&Line::Peak { adapter, driver, flops, bytes })?;
+            }
+            false => println!("measured peak: f32 {:.2} TFLOP/s, copy {:.0} GB/s", flops / 1e12, bytes / 1e9),
+        }
+    }
+    if args.peak {
+        return Ok(());
+    }
+    if !args.lines {
+        print_head(args.phase);
+    }
     let mut rows = Vec::new();
     for model in &args.model {
-        let work = work(args, *model)?;
-        let params = init(&work.graph.layout, args.init.into(), 0)?;
+        let whole = work(args, *model)?;
+        let params = init(&whole.graph.layout, args.init.into(), 0)?;
         let reference = match args.phase == Phase::Infer && args.verify {
-            true => Some(evaluate(&work.graph, &params, &verify::inputs(&work))?),
+            true => Some(evaluate(&whole.graph, &params, &verify::inputs(&whole))?),
             false => None,
         };
         let also = args.tune && !args.mode.contains(&ModeArg::Tuned);
         for mode in args.mode.iter().chain(also.then_some(&ModeArg::Tuned)) {
-            let subject = Subject { model: *model, work: &work, params: &params, reference: reference.as_ref() };
-            let row = row(args, &session, &subject, *mode, peak.flops)?;
-            print(&row);
+            let subject = Subject { sizes: sizes(args, *model), params: &params, reference: reference.as_ref() };
+            let row = row(args, &session, &subject, *mode, peak)?;
+            match args.lines {
+                true => say(&Line::Measured(measured(&row)))?,
+                false => print(&row),
+            }
             rows.push(row);
         }
     }
     write_json(args, &rows)?;
-    let most = tolerances(args.precision).output;
+    let most = tolerances(args.precision.into()).output;
     match rows.iter().filter_map(|row| row.relative_error).any(|e| e.is_nan() || e > most) {
         true => Err(format!("an output differs from the reference by more than {most:e}").into()),
         false => Ok(()),
     }
+}
+
+fn sizes(args: &Args, model: Model) -> Sizes {
+    let sizes = Sizes::of(model, args.scale);
+    args.rows.map_or(sizes, |rows| sizes.with_rows(rows))
+}
+
+/// Prints a line of JSON at once.
+fn say(line: &Line) -> Result<(), Box<dyn Error>> {
+    println!("{}", serde_json::to_string(line)?);
+    Ok(std::io::stdout().flush()?)
+}
+
+/// Writes what [`init`] draws for each model, so that other programs start from the same weights.
+fn save_parameters(args: &Args, folder: &Path) -> Result<(), Box<dyn Error>> {
+    std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let kind = format!("{:?}", args.init).to_lowercase();
+    for model in &args.model {
+        let work = sizes(args, *model).infer(DType::F32)?;
+        let path = folder.join(format!("{model}-{kind}.safetensors"));
+        save(&path, &init(&work.graph.layout, args.init.into(), 0)?)?;
+        println!("{}", path.display());
+    }
+    Ok(())
 }
 
 /// Prints what timestamps cost.
@@ -251,7 +322,8 @@ fn profile_cost(args: &Args, session: &Session) -> Result<(), Box<dyn Error>> {
         let work = work(args, *model)?;
         let params = init(&work.graph.layout, args.init.into(), 0)?;
         for mode in &args.mode {
-            let job = plan(args, session, *model, &work, *mode)?.job(args, session, &work, &params)?;
+            let job =
+                plan(args, session, *model, &work, *mode)?.job(args, session, self::work(args, *model)?, &params)?;
             let cost = job.profile_cost(args.runs.max(1))?;
             let pair = |[off, on]: [f64; 2]| format!("{off:.3} {on:.3}");
             println!(
@@ -272,9 +344,10 @@ fn profile_cost(args: &Args, session: &Session) -> Result<(), Box<dyn Error>> {
 }
 
 fn work(args: &Args, model: Model) -> Result<Work, Box<dyn Error>> {
+    let dtype = if args.precision == PrecisionArg::F16 { DType::F16 } else { DType::F32 };
     match args.phase {
-        Phase::Infer => model.infer(args.rows),
-        Phase::Train => model.train(args.rows),
+        Phase::Infer => sizes(args, model).infer(dtype),
+        Phase::Train => sizes(args, model).train(),
     }
 }
 
@@ -282,27 +355,34 @@ fn work(args: &Args, model: Model) -> Result<Work, Box<dyn Error>> {
 struct Plan {
     options: CompileOptions,
     train: TrainOptions,
+    /// Seconds that tuning took.
+    tuning_s: Option<f64>,
 }
 
 /// Tunes it first, if the mode says so.
 fn plan(args: &Args, session: &Session, model: Model, work: &Work, mode: ModeArg) -> Result<Plan, Box<dyn Error>> {
-    let options = CompileOptions { precision: args.precision, ..CompileOptions::mode(mode.into()) };
+    let overlap = if args.one_by_one { Overlap::Never } else { Overlap::default() };
+    let options = CompileOptions { precision: args.precision.into(), overlap, ..CompileOptions::mode(mode.into()) };
     let train = TrainOptions {
         optimiser: Optimiser::Adam { beta1: 0.5, beta2: 0.5, eps: 1e-8, weight_decay: 0.0 },
         learning_rate: Schedule::constant(2e-4),
         checkpoint: checkpoint(args, model),
+        precision: match args.precision {
+            PrecisionArg::Highest | PrecisionArg::High | PrecisionArg::Medium => Precision::F32,
+            PrecisionArg::F16 => Precision::F16(LossScaling::default()),
+        },
         ..TrainOptions::default()
     };
     if mode != ModeArg::Tuned {
-        return Ok(Plan { options, train });
+        return Ok(Plan { options, train, tuning_s: None });
     }
-    let caps = session.caps();
+    let (caps, begin) = (session.caps(), Instant::now());
     let compiled = match args.phase {
         Phase::Infer => compile(&work.graph, caps, &options)?,
         Phase::Train => compile_training(&work.graph, &train, caps, &options)?,
     };
     let options = tuning::tuned(session, &compiled, options, args.tune_log.as_deref())?;
-    Ok(Plan { options, train })
+    Ok(Plan { options, train, tuning_s: Some(begin.elapsed().as_secs_f64()) })
 }
 
 impl Plan {
@@ -310,7 +390,7 @@ impl Plan {
         &self,
         args: &Args,
         session: &Session,
-        work: &Work,
+        work: Work,
         params: &BTreeMap<String, Tensor>,
     ) -> Result<Job, Box<dyn Error>> {
         match args.phase {
@@ -337,7 +417,7 @@ struct Gradient {
 /// Prints how far each gradient is.
 fn verify_gradients(args: &Args, session: &Session) -> Result<(), Box<dyn Error>> {
     println!("{:<8} {:<8} {:<9} {:<54} error", "model", "init", "mode", "gradient of");
-    let most = tolerances(args.precision);
+    let most = tolerances(args.precision.into());
     let mut rows = Vec::new();
     for model in &args.model {
         for (name, kind) in [("default", Init::Default), ("he", Init::He)] {
@@ -345,7 +425,7 @@ fn verify_gradients(args: &Args, session: &Session) -> Result<(), Box<dyn Error>
             for mode in &args.mode {
                 let mode = (*mode).into();
                 let Comparison { relus, flipped, furthest, errors } =
-                    gradients.compare(session, mode, args.precision)?;
+                    gradients.compare(session, mode, args.precision.into())?;
                 let (model, mode, init) = (model.to_string(), mode.to_string(), name.to_owned());
                 let adapter = session.adapter().name.clone();
                 let sides = format!("{flipped} of {relus} ReLUs on the other side of 0, by");
@@ -354,7 +434,7 @@ fn verify_gradients(args: &Args, session: &Session) -> Result<(), Box<dyn Error>
                     let row = Gradient {
                         model: model.clone(),
                         mode: mode.clone(),
-                        precision: args.precision.to_string(),
+                        precision: format!("{:?}", args.precision).to_lowercase(),
                         init: init.clone(),
                         adapter: adapter.clone(),
                         what,
@@ -384,27 +464,37 @@ fn write_json(args: &Args, rows: &impl Serialize) -> Result<(), Box<dyn Error>> 
 fn checkpoint(args: &Args, model: Model) -> Checkpoint {
     match args.checkpoint {
         Some(every) if model == Model::Deep => Checkpoint::Every(every as usize),
-        _ => Checkpoint::None,
+        _ => TrainOptions::default().checkpoint,
     }
 }
 
 /// A model with all that is the same in every mode.
 struct Subject<'a> {
-    model: Model,
-    work: &'a Work,
+    sizes: Sizes,
     params: &'a BTreeMap<String, Tensor>,
     /// What the forward pass must give, if it is verified.
     reference: Option<&'a BTreeMap<String, Value>>,
 }
 
 /// Compiles, runs and times one model in one mode.
-fn row(args: &Args, session: &Session, subject: &Subject, mode: ModeArg, peak: f64) -> Result<Row, Box<dyn Error>> {
-    let Subject { model, work, params, reference } = *subject;
-    let plan = plan(args, session, model, work, mode)?;
+fn row(
+    args: &Args,
+    session: &Session,
+    subject: &Subject,
+    mode: ModeArg,
+    peak: Option<Peak>,
+) -> Result<Row, Box<dyn Error>> {
+    let Subject { sizes, params, reference } = *subject;
+    let model = sizes.model;
+    let work = work(args, model)?;
+    let plan = plan(args, session, model, &work, mode)?;
     let begin = Instant::now();
     let job = plan.job(args, session, work, params)?;
     let (outputs, first) = job.first()?;
     let first_run_s = begin.elapsed().as_secs_f64();
+    if args.lines {
+        say(&Line::First { seconds: first_run_s })?;
+    }
     let loss = outputs.get("loss").map(|loss| loss.to_f32()[0]);
     let relative_error = match (reference, outputs.iter().next()) {
         (Some(reference), Some((name, out))) => Some(verify::error(&out.to_f64(), &reference[name].data)),
@@ -420,14 +510,17 @@ fn row(args: &Args, session: &Session, subject: &Subject, mode: ModeArg, peak: f
     let tflops = program.compiled().recording.estimate().flops / times.gpu_ms.unwrap_or(times.pipelined_ms) / 1e9;
     Ok(Row {
         phase: format!("{:?}", args.phase).to_lowercase(),
-        rows: args.rows,
+        rows: sizes.rows,
         model: model.to_string(),
         mode: words(mode),
-        precision: args.precision.to_string(),
+        precision: format!("{:?}", args.precision).to_lowercase(),
         init: format!("{:?}", args.init).to_lowercase(),
         adapter: session.adapter().name.clone(),
         driver: session.adapter().driver.clone(),
-        wall_ms: times.wall_ms,
+        runs: times.walls_ms.len(),
+        wall_ms: quantile(&times.walls_ms, 0.5),
+        p95_ms: quantile(&times.walls_ms, 0.95),
+        min_ms: quantile(&times.walls_ms, 0.0),
         pipelined_ms: times.pipelined_ms,
         gpu_ms: times.gpu_ms,
         submits: times.submits,
@@ -436,12 +529,54 @@ fn row(args: &Args, session: &Session, subject: &Subject, mode: ModeArg, peak: f
         planned_mib: mib(program.plan().total()),
         naive_mib: mib(program.plan().naive),
         tflops,
-        share_of_measured_peak: tflops * 1e12 / peak,
+        share_of_measured_peak: peak.map(|p| tflops * 1e12 / p.flops),
         first_run_s,
+        tuning_s: plan.tuning_s,
         relative_error,
         loss,
         checkpoint: args.checkpoint.filter(|_| args.phase == Phase::Train && model == Model::Deep),
     })
+}
+
+/// A row for the runner.
+fn measured(r: &Row) -> Measured {
+    Measured {
+        adapter: r.adapter.clone(),
+        driver: r.driver.clone(),
+        program: format!("kiln {}", env!("CARGO_PKG_VERSION")),
+        runs: r.runs,
+        ms: r.wall_ms,
+        p95_ms: r.p95_ms,
+        min_ms: r.min_ms,
+        in_flight_ms: Some(r.pipelined_ms),
+        device_ms: r.gpu_ms,
+        first_run_s: r.first_run_s,
+        peak_mib: Some(r.planned_mib),
+        submits: Some(r.submits),
+        dispatches: Some(r.dispatches as u64),
+        loss: r.loss.map(f64::from),
+        note: r.tuning_s.map(|s| format!("tuned in {s:.1} s ahead of the first run")),
+    }
+}
+
+fn print_head(phase: Phase) {
+    println!(
+        "{:<8} {:<9} {:>9} {:>9} {:>9} {:>7} {:>6} {:>9} {:>8} {:>9} {:>7} {:>6} {:>8} {:>9}",
+        "model",
+        "mode",
+        "wall ms",
+        "piped ms",
+        "GPU ms",
+        "submits",
+        "disp.",
+        "host µs",
+        "MiB",
+        "naive MiB",
+        "TFLOP/s",
+        "peak",
+        "first s",
+        if phase == Phase::Infer { "error" } else { "loss" }
+    );
 }
 
 fn print(r: &Row) {
@@ -463,7 +598,7 @@ fn print(r: &Row) {
         r.planned_mib,
         r.naive_mib,
         r.tflops,
-        100.0 * r.share_of_measured_peak,
+        100.0 * r.share_of_measured_peak.unwrap_or(f64::NAN),
         r.first_run_s
     );
 }

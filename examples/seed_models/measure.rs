@@ -1,6 +1,6 @@
 //! In: a program or a trainer with what a run is given; out: what a run takes. Knows nothing of models.
 
-use crate::models::Work;
+use crate::models::{Batch, FENCE, Work};
 use kiln::graph::{DROPOUT_COUNTER, DType, TensorType};
 use kiln::session::{CompileOptions, Outputs, Program, Run, Session};
 use kiln::tensor::Tensor;
@@ -14,7 +14,7 @@ use std::time::Instant;
 /// A compiled model, ready to be timed.
 pub struct Job {
     kind: Kind,
-    given: Vec<(&'static str, Tensor)>,
+    batches: Vec<Batch>,
 }
 
 enum Kind {
@@ -29,14 +29,24 @@ enum InFlight<'a> {
 
 /// What a run takes.
 pub struct Times {
-    /// Median from submit to done, milliseconds.
-    pub wall_ms: f64,
+    /// From the call that submits a run to its end, milliseconds, ascending. Each waits for the one before, and what a
+    /// batch keeps on the device is there before.
+    pub walls_ms: Vec<f64>,
     /// Per run of several in flight, milliseconds.
     pub pipelined_ms: f64,
     /// First kernel's begin to last kernel's end of one run, milliseconds; `None` without timestamps.
     pub gpu_ms: Option<f64>,
     pub submits: u64,
     pub host_us: f64,
+}
+
+/// A run that was waited for.
+pub struct Waited {
+    /// From the call that submits it to its end.
+    pub wall_ms: f64,
+    /// What the host took of that to start it.
+    pub host_us: f64,
+    pub submits: u64,
 }
 
 /// What timestamps cost, milliseconds; each pair without them and with them.
@@ -68,30 +78,45 @@ impl Job {
     /// A forward pass.
     pub fn infer(
         session: &Session,
-        work: &Work,
+        work: Work,
         params: &BTreeMap<String, Tensor>,
         options: &CompileOptions,
     ) -> Result<Job, Box<dyn Error>> {
-        Job::new(Kind::Infer(Box::new(session.compile(&work.graph, params, options)?)), work)
+        Job::new(Kind::Infer(Box::new(session.compile(&work.graph, params, options)?)), work.batches)
     }
 
     /// Training steps.
     pub fn train(
         session: &Session,
-        work: &Work,
+        work: Work,
         params: &BTreeMap<String, Tensor>,
         train: &TrainOptions,
         options: &CompileOptions,
     ) -> Result<Job, Box<dyn Error>> {
-        Job::new(Kind::Train(Box::new(session.trainer(&work.graph, params, train, options)?)), work)
+        Job::new(Kind::Train(Box::new(session.trainer(&work.graph, params, train, options)?)), work.batches)
     }
 
-    fn new(kind: Kind, work: &Work) -> Result<Job, Box<dyn Error>> {
-        let job = Job { kind, given: work.given.clone() };
-        for (name, value) in &work.resident {
-            job.program().write_state(name, value)?;
-        }
+    fn new(kind: Kind, batches: Vec<Batch>) -> Result<Job, Box<dyn Error>> {
+        let job = Job { kind, batches };
+        job.place(0)?;
         Ok(job)
+    }
+
+    /// Puts on the device what a batch keeps there, and waits until it is.
+    fn place(&self, run: usize) -> Result<(), Box<dyn Error>> {
+        let resident = &self.batch(run).resident;
+        for (name, value) in resident {
+            self.program().write_state(name, value)?;
+        }
+        if !resident.is_empty() {
+            self.program().read_state(FENCE)?;
+        }
+        Ok(())
+    }
+
+    /// Batches take turns.
+    fn batch(&self, run: usize) -> &Batch {
+        &self.batches[run % self.batches.len()]
     }
 
     pub fn program(&self) -> &Program {
@@ -101,8 +126,8 @@ impl Job {
         }
     }
 
-    fn given(&self) -> Vec<(&str, &Tensor)> {
-        self.given.iter().map(|(name, tensor)| (*name, tensor)).collect()
+    fn given(&self, run: usize) -> Vec<(&str, &Tensor)> {
+        self.batch(run).given.iter().map(|(name, tensor)| (*name, tensor)).collect()
     }
 
     /// The first run, its outputs and what it took.
@@ -110,12 +135,12 @@ impl Job {
         let begin = Instant::now();
         let (outputs, submits, host_us) = match &self.kind {
             Kind::Infer(program) => {
-                let run = program.submit(&self.given())?;
+                let run = program.submit(&self.given(0))?;
                 let (submits, host) = (run.submits(), run.host_ns());
                 (run.wait()?, submits, host as f64 / 1e3)
             }
             Kind::Train(trainer) => {
-                let steps = trainer.submit_all(&[self.given()])?;
+                let steps = trainer.submit_all(&[self.given(0)])?;
                 let (submits, host) = (steps.run().submits(), steps.run().host_ns());
                 let loss = steps.wait()?[0].loss;
                 let outputs = Outputs::from([("loss".to_owned(), Tensor::f32([1], &[loss]))]);
@@ -123,27 +148,32 @@ impl Job {
             }
         };
         let ms = begin.elapsed().as_secs_f64() * 1e3;
-        Ok((outputs, Times { wall_ms: ms, pipelined_ms: ms, gpu_ms: None, submits, host_us }))
+        Ok((outputs, Times { walls_ms: vec![ms], pipelined_ms: ms, gpu_ms: None, submits, host_us }))
+    }
+
+    /// Runs that each wait for the one before, after some that warm up.
+    pub fn waited(&self, warm_up: usize, runs: usize) -> Result<Vec<Waited>, Box<dyn Error>> {
+        let mut all = Vec::with_capacity(runs);
+        for i in 0..warm_up + runs {
+            self.place(i)?;
+            let begin = Instant::now();
+            let run = self.start(i)?;
+            let (host_us, submits) = (run.run().host_ns() as f64 / 1e3, run.run().submits());
+            run.wait()?;
+            if i >= warm_up {
+                all.push(Waited { wall_ms: begin.elapsed().as_secs_f64() * 1e3, host_us, submits });
+            }
+        }
+        Ok(all)
     }
 
     /// Some runs after a third as many that warm up, and then one with timestamps, whose trace is printed if asked.
     pub fn measure(&self, runs: usize, kernels: bool) -> Result<Times, Box<dyn Error>> {
-        let (mut walls, mut hosts, mut submits) = (Vec::new(), Vec::new(), 0);
-        for i in 0..runs + runs / 3 {
-            let begin = Instant::now();
-            let run = self.start()?;
-            let host = run.run().host_ns() as f64 / 1e3;
-            submits = run.run().submits();
-            run.wait()?;
-            if i >= runs / 3 {
-                walls.push(begin.elapsed().as_secs_f64() * 1e3);
-                hosts.push(host);
-            }
-        }
+        let waited = self.waited(runs / 3, runs)?;
         let begin = Instant::now();
         let mut last = None;
-        for _ in 0..runs {
-            last = Some(self.start()?);
+        for i in 0..runs {
+            last = Some(self.start(i)?);
         }
         if let Some(run) = last {
             run.wait()?;
@@ -154,13 +184,17 @@ impl Job {
             print!("{trace}");
         }
         let gpu_ms = trace.gpu_stats().map(|s| s.median / 1e6);
-        Ok(Times { wall_ms: median(&mut walls), pipelined_ms, gpu_ms, submits, host_us: median(&mut hosts) })
+        let mut walls_ms: Vec<f64> = waited.iter().map(|w| w.wall_ms).collect();
+        walls_ms.sort_by(f64::total_cmp);
+        let host_us = median(&mut waited.iter().map(|w| w.host_us).collect::<Vec<_>>());
+        let submits = waited.last().map_or(0, |w| w.submits);
+        Ok(Times { walls_ms, pipelined_ms, gpu_ms, submits, host_us })
     }
 
     /// What timestamps cost: medians over rounds that run without them and with them by turns, after some that warm up.
     pub fn profile_cost(&self, rounds: usize) -> Result<Cost, Box<dyn Error>> {
         let own = self.own();
-        let mut given = self.given();
+        let mut given = self.given(0);
         given.extend(own.iter().map(|(name, tensor)| (*name, tensor)));
         let program = self.program();
         let start = |profiled: bool| match profiled {
@@ -203,18 +237,23 @@ impl Job {
         })
     }
 
-    fn start(&self) -> Result<InFlight<'_>, Box<dyn Error>> {
+    /// Outputs of a forward pass stay on the device; a step gives its loss.
+    fn start(&self, run: usize) -> Result<InFlight<'_>, Box<dyn Error>> {
         Ok(match &self.kind {
-            Kind::Infer(program) => InFlight::Run(program.submit_unread(&self.given())?),
-            Kind::Train(trainer) => InFlight::Steps(trainer.submit_all(&[self.given()])?),
+            Kind::Infer(program) => InFlight::Run(program.submit_unread(&self.given(run))?),
+            Kind::Train(trainer) => InFlight::Steps(trainer.submit_all(&[self.given(run)])?),
         })
     }
 
     fn trace(&self) -> Result<Trace, Box<dyn Error>> {
-        let mut given = self.given();
-        let own = self.own();
-        given.extend(own.iter().map(|(name, tensor)| (*name, tensor)));
-        Ok(self.program().trace(&given)?.1)
+        let given = self.given(0);
+        match &self.kind {
+            Kind::Infer(program) => Ok(program.trace(&given)?.1),
+            Kind::Train(trainer) => {
+                let (_, frame) = trainer.profile(&given)?;
+                Ok(Trace { frames: vec![frame], ..trainer.program().describe() })
+            }
+        }
     }
 
     /// What a trainer gives beside the batch; nothing for a forward pass.
@@ -261,7 +300,13 @@ impl<'a> InFlight<'a> {
     }
 }
 
+/// The number below which this share of ascending ones lies.
+pub fn quantile(ascending: &[f64], share: f64) -> f64 {
+    let last = ascending.len().saturating_sub(1);
+    ascending.get((share * last as f64).round() as usize).copied().unwrap_or(f64::NAN)
+}
+
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+    quantile(values, 0.5)
 }

@@ -1,38 +1,110 @@
-//! In: which of the seed's models, and for how many rows; out: [`Work`], its graph to infer or to train, and numbers to
-//! give it. Knows no devices.
+//! In: sizes of one of the seed's models; out: [`Work`], its graph to infer or to train, and batches to give it. Knows no
+//! devices.
 
-use clap::ValueEnum;
+use crate::sizes::{Model, Sizes};
 use kiln::graph::{Builder, CrossEntropy, DType, Graph, TensorType};
 use kiln::model::{Dnn, DnnConfig, Gptlite, GptliteConfig, Loss};
 use kiln::tensor::Tensor;
 use std::error::Error;
-use std::fmt;
 
-/// One of the seed's models.
-#[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
-pub enum Model {
-    Gptlite,
-    Deep,
-    Wide,
-}
-
-impl fmt::Display for Model {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Model::Gptlite => "gptlite",
-            Model::Deep => "deep",
-            Model::Wide => "wide",
-        })
-    }
-}
-
-/// A graph with its inputs.
+/// A graph with batches for it.
 pub struct Work {
     pub graph: Graph,
+    /// Random ones that take turns, at least one.
+    pub batches: Vec<Batch>,
+}
+
+/// What a run is about.
+pub struct Batch {
     /// What comes with each run.
     pub given: Vec<(&'static str, Tensor)>,
     /// What stays on the device, as PyTorch's samples do.
     pub resident: Vec<(&'static str, Tensor)>,
+}
+
+/// A state of one number that no run changes: reading it waits for what was written to states before.
+pub const FENCE: &str = "fence";
+
+/// Batches that take turns.
+const BATCHES: usize = 3;
+
+impl Sizes {
+    fn gptlite(&self) -> Gptlite {
+        let config = GptliteConfig::new(self.vocab, self.depth, self.width, self.heads, self.block);
+        Gptlite::new(config.with_dropout(0.1))
+    }
+
+    fn dnn(&self) -> Dnn {
+        Dnn::new(DnnConfig::square(self.width, self.depth))
+    }
+
+    /// The forward pass in f32 or f16, with one output.
+    pub fn infer(&self, dtype: DType) -> Result<Work, Box<dyn Error>> {
+        if self.model == Model::Gptlite {
+            let graph = self.gptlite().with_dtype(dtype).build(1, self.rows)?;
+            let batch = |i| Batch { given: vec![("tokens", self.tokens(i))], resident: Vec::new() };
+            return Ok(Work { graph, batches: (0..BATCHES).map(batch).collect() });
+        }
+        let mut b = Builder::new();
+        let input = b.state("input", TensorType::new(dtype, [self.rows, self.width]))?;
+        let output = self.dnn().with_dtype(dtype).forward(&mut b, input)?;
+        b.output("output", output)?;
+        keep(&mut b, input)?;
+        let batch = |i| Batch { given: Vec::new(), resident: vec![("input", self.samples_of(i).cast(dtype))] };
+        Ok(Work { graph: b.finish()?, batches: (0..BATCHES).map(batch).collect() })
+    }
+
+    /// The forward pass of training with the seed's loss and, in GPTlite, its dropout of 0.1.
+    pub fn train(&self) -> Result<Work, Box<dyn Error>> {
+        if self.model == Model::Gptlite {
+            let graph = self.gptlite().build_training(1, self.rows, Loss::Seed)?;
+            let batch = |i| {
+                let targets = Tensor::i32([1, self.rows], &classes(self.rows, self.vocab, i));
+                Batch { given: vec![("tokens", self.tokens(i)), ("targets", targets)], resident: Vec::new() }
+            };
+            return Ok(Work { graph, batches: (0..BATCHES).map(batch).collect() });
+        }
+        let mut b = Builder::new();
+        let input = b.state("input", TensorType::new(DType::F32, [self.rows, self.width]))?;
+        let targets = b.input("targets", TensorType::new(DType::I32, [self.rows]))?;
+        let output = self.dnn().forward(&mut b, input)?;
+        let loss = b.scope("loss", |b| b.seed_loss(output, targets, CrossEntropy::default()))?;
+        b.output("loss", loss)?;
+        keep(&mut b, input)?;
+        let batch = |i| {
+            let targets = Tensor::i32([self.rows], &classes(self.rows, self.width, i));
+            Batch { given: vec![("targets", targets)], resident: vec![("input", self.samples_of(i))] }
+        };
+        Ok(Work { graph: b.finish()?, batches: (0..BATCHES).map(batch).collect() })
+    }
+
+    /// Parameters of the first, the middle and the last layers.
+    pub fn some_parameters(&self) -> Vec<String> {
+        let last = self.depth - 1;
+        if self.model == Model::Gptlite {
+            let of_block = |i: usize| {
+                let names =
+                    ["ln1.weight", "sa.heads.5.key.weight", "sa.proj.weight", "ffwd.net.0.weight", "ffwd.net.2.bias"];
+                names.map(|name| format!("blocks.{i}.{name}"))
+            };
+            let ends = ["token_embedding_table.weight", "position_embedding_table.weight", "ln.bias", "lm_head.weight"];
+            let blocks = [0, last / 2, last].into_iter().flat_map(of_block);
+            return ends.map(str::to_owned).into_iter().chain(blocks).collect();
+        }
+        let of_layer = |i: usize| ["weight", "bias"].map(|name| format!("layers.{}.{name}", 2 * i));
+        [0, last / 2, last].into_iter().flat_map(of_layer).collect()
+    }
+
+    fn tokens(&self, batch: usize) -> Tensor {
+        Tensor::i32([1, self.rows], &classes(self.rows, self.vocab, BATCHES + batch))
+    }
+
+    /// (rows, width) of unit variance.
+    fn samples_of(&self, batch: usize) -> Tensor {
+        let noise = |i: usize| (2.0 * fraction(i, batch) - 1.0) * 1.732;
+        let values: Vec<f32> = (0..self.rows * self.width).map(noise).collect();
+        Tensor::f32([self.rows, self.width], &values)
+    }
 }
 
 impl Model {
@@ -44,84 +116,23 @@ impl Model {
             Model::Wide => 4,
         }
     }
-
-    fn dnn(self) -> DnnConfig {
-        if self == Model::Deep { DnnConfig::deep() } else { DnnConfig::wide() }
-    }
-
-    /// The forward pass, with one output.
-    pub fn infer(self, rows: usize) -> Result<Work, Box<dyn Error>> {
-        if self == Model::Gptlite {
-            let graph = Gptlite::new(GptliteConfig::small()).build(1, rows)?;
-            return Ok(Work { graph, given: vec![("tokens", tokens(rows))], resident: Vec::new() });
-        }
-        let config = self.dnn();
-        let x = samples(rows, config.in_size);
-        let mut b = Builder::new();
-        let input = b.state("input", x.ty().clone())?;
-        let output = Dnn::new(config).forward(&mut b, input)?;
-        b.output("output", output)?;
-        b.update(input, input)?;
-        Ok(Work { graph: b.finish()?, given: Vec::new(), resident: vec![("input", x)] })
-    }
-
-    /// The forward pass of training with the seed's loss and, in GPTlite, its dropout of 0.1.
-    pub fn train(self, rows: usize) -> Result<Work, Box<dyn Error>> {
-        if self == Model::Gptlite {
-            let graph = Gptlite::new(GptliteConfig::small()).build_training(1, rows, Loss::Seed)?;
-            let targets = Tensor::i32([1, rows], &classes(rows, GptliteConfig::small().vocab_size));
-            return Ok(Work {
-                graph,
-                given: vec![("tokens", tokens(rows)), ("targets", targets)],
-                resident: Vec::new(),
-            });
-        }
-        let config = self.dnn();
-        let x = samples(rows, config.in_size);
-        let classes = Tensor::i32([rows], &classes(rows, config.out_size));
-        let mut b = Builder::new();
-        let input = b.state("input", x.ty().clone())?;
-        let targets = b.input("targets", TensorType::new(DType::I32, [rows]))?;
-        let output = Dnn::new(config).forward(&mut b, input)?;
-        let loss = b.scope("loss", |b| b.seed_loss(output, targets, CrossEntropy::default()))?;
-        b.output("loss", loss)?;
-        b.update(input, input)?;
-        Ok(Work { graph: b.finish()?, given: vec![("targets", classes)], resident: vec![("input", x)] })
-    }
-
-    /// Parameters of the first, the middle and the last layers.
-    pub fn some_parameters(self) -> Vec<String> {
-        if self == Model::Gptlite {
-            let last = GptliteConfig::small().n_layer - 1;
-            let of_block = |i: usize| {
-                let names =
-                    ["ln1.weight", "sa.heads.5.key.weight", "sa.proj.weight", "ffwd.net.0.weight", "ffwd.net.2.bias"];
-                names.map(|name| format!("blocks.{i}.{name}"))
-            };
-            let ends = ["token_embedding_table.weight", "position_embedding_table.weight", "ln.bias", "lm_head.weight"];
-            let blocks = [0, last / 2, last].into_iter().flat_map(of_block);
-            return ends.map(str::to_owned).into_iter().chain(blocks).collect();
-        }
-        let last = self.dnn().depth - 1;
-        let of_layer = |i: usize| ["weight", "bias"].map(|name| format!("layers.{}.{name}", 2 * i));
-        [0, last / 2, last].into_iter().flat_map(of_layer).collect()
-    }
 }
 
-fn tokens(rows: usize) -> Tensor {
-    let vocab = GptliteConfig::small().vocab_size;
-    let tokens: Vec<i32> = (0..rows).map(|i| (i * i * 31 + i * 17) as i32 % vocab as i32).collect();
-    Tensor::i32([1, rows], &tokens)
+/// Keeps the samples from run to run, and a [`FENCE`] beside them.
+fn keep(b: &mut Builder, input: kiln::graph::ValueId) -> Result<(), Box<dyn Error>> {
+    b.update(input, input)?;
+    let fence = b.state(FENCE, TensorType::new(DType::F32, [1]))?;
+    Ok(b.update(fence, fence)?)
 }
 
-fn classes(rows: usize, classes: usize) -> Vec<i32> {
-    (0..rows).map(|i| (i * 7919 % classes) as i32).collect()
+fn classes(rows: usize, classes: usize, stream: usize) -> Vec<i32> {
+    (0..rows).map(|i| (fraction(i, stream) * classes as f32) as i32).collect()
 }
 
-/// A fixed sequence with unit variance and no period.
-fn samples(rows: usize, columns: usize) -> Tensor {
-    let noise =
-        |i: usize| (((i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as f32 / (1 << 23) as f32 - 1.0) * 1.732;
-    let values: Vec<f32> = (0..rows * columns).map(noise).collect();
-    Tensor::f32([rows, columns], &values)
+/// The i-th random number of a stream, in [0, 1) with 24 bits (SplitMix64, Steele and others 2014).
+fn fraction(i: usize, stream: usize) -> f32 {
+    let mut z = (((stream as u64) << 40) + i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((z ^ (z >> 31)) >> 40) as f32 / (1 << 24) as f32
 }

@@ -5,7 +5,8 @@
 //! gradient on the device's side of every ReLU, and those where the sides differ are counted and must lie near 0.
 
 use crate::measure::counter;
-use crate::models::{Model, Work};
+use crate::models::Work;
+use crate::sizes::{Model, Scale, Sizes};
 use kiln::MatmulPrecision;
 use kiln::grad::{Checkpoint, Parameters, differentiate};
 use kiln::graph::{
@@ -23,7 +24,8 @@ type Tensors = BTreeMap<String, Tensor>;
 
 /// Everything that a graph is given, by name.
 pub fn inputs(work: &Work) -> Tensors {
-    work.given.iter().chain(&work.resident).map(|(name, tensor)| ((*name).to_owned(), tensor.clone())).collect()
+    let batch = &work.batches[0];
+    batch.given.iter().chain(&batch.resident).map(|(name, tensor)| ((*name).to_owned(), tensor.clone())).collect()
 }
 
 /// `‖out − ref‖ / ‖ref‖`, where what f32 holds no normal number for counts as 0; 0 where nothing differs.
@@ -62,7 +64,8 @@ pub struct Gradients {
 impl Gradients {
     /// Of some parameters of a model.
     pub fn new(model: Model, kind: Init, checkpoint: Checkpoint) -> Result<Gradients, Box<dyn Error>> {
-        let work = model.train(model.few_rows())?;
+        let sizes = Sizes::of(model, Scale::Full).with_rows(model.few_rows());
+        let work = sizes.train()?;
         let params = init(&work.graph.layout, kind, 0)?;
         let mut inputs = inputs(&work);
         if work.graph.inputs().any(|(_, node)| node.name == DROPOUT_COUNTER) {
@@ -70,7 +73,7 @@ impl Gradients {
         }
         let relus = evaluate(&watched(&work.graph)?, &params, &inputs)?;
         let relus = relus.into_iter().filter(|(name, _)| name != "loss").map(|(name, value)| (name, value.data));
-        Ok(Gradients { relus: relus.collect(), names: model.some_parameters(), work, params, inputs, checkpoint })
+        Ok(Gradients { relus: relus.collect(), names: sizes.some_parameters(), work, params, inputs, checkpoint })
     }
 
     /// Computes them on the device and compares.
@@ -115,8 +118,8 @@ impl Gradients {
 
     fn run(&self, session: &Session, options: &CompileOptions, graph: &Graph) -> Result<Tensors, Box<dyn Error>> {
         let program = session.compile(graph, &self.params, options)?;
-        let resident = |name: &str| self.work.resident.iter().any(|(r, _)| *r == name);
-        for (name, value) in &self.work.resident {
+        let resident = |name: &str| self.work.batches[0].resident.iter().any(|(r, _)| *r == name);
+        for (name, value) in &self.work.batches[0].resident {
             program.write_state(name, value)?;
         }
         let given = self.inputs.iter().filter(|(name, _)| !resident(name));

@@ -17,7 +17,10 @@ struct Params {
     k_offset: u32, k_batch: u32, k_row: u32, k_head: u32,
     v_offset: u32, v_batch: u32, v_row: u32, v_head: u32,
     dout_offset: u32, dout_batch: u32, dout_row: u32, dout_head: u32,
-    o_offset: u32, o_batch: u32, o_row: u32, o_head: u32, // of the results
+    o_offset: u32, o_batch: u32, o_row: u32, o_head: u32, // of {{ writes[0] }}
+{% if keys %}
+    dv_offset: u32, dv_batch: u32, dv_row: u32, dv_head: u32,
+{% endif %}
 {% if mask %}
     m_offset: u32, m_batch: u32, m_row: u32, m_head: u32, m_col: u32,
 {% endif %}
@@ -40,11 +43,18 @@ struct Params {
 {% endif %}
 @group(0) @binding({{ out_binding - 2 }}) var<storage, read> dout: array<{{ storage }}>;
 @group(0) @binding({{ out_binding - 1 }}) var<storage, read> stats: array<vec2<u32>>;
-{% for name in writes %}
+{% for name in bound %}
 @group(0) @binding({{ out_binding + loop.index0 }}) var<storage, read_write> {{ name }}: array<{{ storage }}>;
 {% endfor %}
 
 {% include "shared/keys.wgsl" %}
+{% if keys and bound|length == 1 %}
+
+// dv lies in dk's tensor.
+fn write_dv(at: u32, c: u32, x: vec4<f32>) {
+    write_dk(at, c, x);
+}
+{% endif %}
 {% if dropout %}
 
 // The random numbers of head h.

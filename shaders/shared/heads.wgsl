@@ -1,5 +1,5 @@
 {# What kernels of attention share: four neighbours of a head's row, read and written, for the bindings that `reads`
-and `writes` name. #}
+and `writes` name; of the latter those alone that `bound` lists, where it is given. #}
 {% for name in reads %}
 
 // Elements c..c+3 of a row that starts at `at`; those past the head size are 0.
@@ -16,7 +16,7 @@ fn read_{{ name }}(at: u32, c: u32) -> vec4<f32> {
 {% endif %}
 }
 {% endfor %}
-{% for name in writes %}
+{% for name in (bound if bound is defined else writes) %}
 
 fn write_{{ name }}(at: u32, c: u32, x: vec4<f32>) {
 {% if vec %}

@@ -155,18 +155,22 @@ fn bases(z: u32) -> Bases {
     return s;
 }
 
-// The epilogue on columns col..col+3 of a row, then the store.
-fn finish(s: Bases, row: u32, col: u32, i0: vec4<f32>) {
+{% for e in extras %}
+// The epilogue's input {{ e.index }} at columns col..col+3 of a row.
+fn extra{{ e.index }}(s: Bases, row: u32, col: u32) -> {{ e.loaded }} {
+    let at{{ e.index }} = s.e{{ e.index }} + row * p.e{{ e.index }}_row;
+    return {{ e.load }};
+}
+
+{% endfor %}
+// The epilogue on columns col..col+3 of a row with its inputs there, then the store.
+fn finish_with(s: Bases, row: u32, col: u32, i0: vec4<f32>{% for e in extras %}, i{{ e.index }}: {{ e.loaded }}{% endfor %}) {
 {% if guarded %}
     if row >= p.m || col >= p.n {
         return;
     }
 {% endif %}
     let at = s.c + row * p.c_stride;
-{% for e in extras %}
-    let at{{ e.index }} = s.e{{ e.index }} + row * p.e{{ e.index }}_row;
-    let i{{ e.index }} = {{ e.load }};
-{% endfor %}
 {% for step in steps %}
     let t{{ loop.index0 }} = {{ step }};
 {% endfor %}
@@ -179,6 +183,16 @@ fn finish(s: Bases, row: u32, col: u32, i0: vec4<f32>) {
     if col + 2u < p.n { c[at + col + 2u] = v.z; }
     if col + 3u < p.n { c[at + col + 3u] = v.w; }
 {% endif %}
+}
+
+// The same, with inputs that are read here.
+fn finish(s: Bases, row: u32, col: u32, i0: vec4<f32>) {
+{% if guarded %}
+    if row >= p.m || col >= p.n {
+        return;
+    }
+{% endif %}
+    finish_with(s, row, col, i0{% for e in extras %}, extra{{ e.index }}(s, row, col){% endfor %});
 }
 {% if sums %}
 

@@ -44,6 +44,8 @@ pub struct Host {
     pub submits: u64,
     /// Compute passes in them.
     pub passes: u64,
+    /// Whether measuring gave each dispatch a pass of its own.
+    pub split_passes: bool,
 }
 
 /// A submission in flight. Its results are its own: later ones do not change them.
@@ -141,6 +143,7 @@ impl Executable {
         if let (Some(staging), Some(stamps)) = (&staging, &stamps) {
             stamps.resolve(&mut current, staging, stamps_at);
         }
+        let split_passes = stamps.as_ref().is_some_and(|s| !s.inside);
         let queries = stamps.map(|s| {
             let (begins, count) = s.places();
             (stamps_at, begins, count)
@@ -156,7 +159,7 @@ impl Executable {
         let submit_ns = begin.elapsed().as_nanos() as u64 - encode_ns;
         let mapped = staging.as_ref().map_or_else(Arc::default, Mapped::of);
         self.gpu.check()?;
-        let (executable, host) = (self, Host { encode_ns, submit_ns, submits, passes });
+        let (executable, host) = (self, Host { encode_ns, submit_ns, submits, passes, split_passes });
         Ok(Pending { executable, index, staging, ranges, queries, kept, mapped, clock, host })
     }
 
@@ -242,7 +245,8 @@ impl Executable {
         make_buffer(&self.gpu, "staging", bytes, usage, self.recording.bytes())
     }
 
-    /// Encodes some dispatches and returns in how many passes: one, unless stamps can only be written around passes.
+    /// Encodes some dispatches and returns in how many passes: those of the recording, or one a dispatch where stamps can
+    /// only be written around passes.
     fn encode(&self, encoder: &mut wgpu::CommandEncoder, dispatches: Range<usize>, stamps: Option<&mut Stamps>) -> u64 {
         let (mut around, mut inside) = match stamps {
             Some(stamps) if stamps.inside => (None, Some(stamps)),
@@ -252,7 +256,7 @@ impl Executable {
         let mut passes = 0;
         let mut rest = dispatches;
         while !rest.is_empty() {
-            let end = if split { rest.start + 1 } else { rest.end };
+            let end = if split { rest.start + 1 } else { self.recording.pass_end(rest.start).min(rest.end) };
             let timestamp_writes = around.as_mut().map(|s| s.around());
             let mut pass =
                 encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: Some("kiln"), timestamp_writes });

@@ -11,6 +11,9 @@ pub enum Checkpoint {
     /// All that it reads.
     #[default]
     None,
+    /// All but what norms make: each is computed anew, before the first that reads it, from the rows that it norms. These
+    /// are kept for its own gradient, so that a norm takes no memory until then.
+    Norms,
     /// Those that cross from one segment of so many blocks to another. What it reads of a segment's inside is computed
     /// anew, just before it comes there; of the last segment, with which it begins, all is kept.
     ///
@@ -26,6 +29,11 @@ const SCOPES: [&str; 2] = ["blocks", "layers"];
 pub(super) fn segments(graph: &Graph, last: NodeId, checkpoint: Checkpoint) -> Result<Vec<Option<usize>>, GradError> {
     let every = match checkpoint {
         Checkpoint::None => return Ok(Vec::new()),
+        Checkpoint::Norms => {
+            let norm = |op: &Op| matches!(op, Op::LayerNorm(_) | Op::RmsNorm(_));
+            let alone = |(id, node): (NodeId, &crate::graph::Node)| norm(&node.op).then_some(id.0);
+            return Ok(graph.nodes().take(last.0 + 1).map(alone).collect());
+        }
         Checkpoint::Every(0) => return Err(GradError::Every),
         Checkpoint::Every(every) => every,
     };

@@ -61,6 +61,8 @@ pub struct AttentionGradKey {
     pub lengths: bool,
     /// Weights are dropped, by a counter that statistics hold.
     pub dropout: Option<Fours>,
+    /// dk and dv lie in one tensor, which is bound once.
+    pub together: bool,
 }
 
 /// Invocations of a workgroup of the direct kernel.
@@ -203,7 +205,7 @@ impl AttentionGradKey {
         let values = context! {
             f16 => self.dtype == DType::F16, scalar => wgsl_type(self.dtype), vec => self.vec,
             storage => super::chain_wgsl::vector(wgsl_type(self.dtype), if self.vec { 4 } else { 1 }),
-            reads => ["q", "k", "v", "dout"], writes => self.results(), length, keys, ours, theirs,
+            reads => ["q", "k", "v", "dout"], writes => self.results(), bound => self.bound(), length, keys, ours, theirs,
             own_rows => if keys { "p.sk" } else { "p.sq" }, out_binding => 6 + usize::from(self.mask),
             mask => self.mask, lengths => self.lengths, causal => self.causal,
             dropout => self.dropout.is_some(), whole => self.dropout == Some(Fours::Whole),
@@ -278,7 +280,7 @@ impl AttentionGradKey {
     pub(super) fn operand_types(&self) -> Vec<DType> {
         let mut all = vec![self.dtype; 4 + usize::from(self.mask)];
         all.push(DType::U32);
-        all.extend(vec![self.dtype; self.results().len()]);
+        all.extend(vec![self.dtype; self.bound().len()]);
         all
     }
 
@@ -287,6 +289,13 @@ impl AttentionGradKey {
             Side::Keys => vec!["dk", "dv"],
             Side::Queries => vec!["dq"],
         }
+    }
+
+    /// The results that have a binding of their own.
+    fn bound(&self) -> Vec<&'static str> {
+        let mut all = self.results();
+        all.truncate(if self.together { 1 } else { all.len() });
+        all
     }
 
     /// Rows that a workgroup has.
@@ -300,14 +309,15 @@ impl AttentionGradKey {
     /// q, k, v, mask if any, dout, statistics, results.
     pub fn bindings(&self) -> Vec<Access> {
         let mut all = vec![Access::Read; 5 + usize::from(self.mask)];
-        all.extend(vec![Access::ReadWrite; self.results().len()]);
+        all.extend(vec![Access::ReadWrite; self.bound().len()]);
         all
     }
 
     /// Names of the words of the parameters.
     pub fn params(&self) -> Vec<String> {
         let mut names: Vec<String> = "groups heads sq sk d blocks scale".split(' ').map(String::from).collect();
-        names.extend(["q", "k", "v", "dout", "o"].iter().flat_map(|t| heads::strides(t)));
+        let results: &[&str] = if self.side == Side::Keys { &["o", "dv"] } else { &["o"] };
+        names.extend(["q", "k", "v", "dout"].iter().chain(results).flat_map(|t| heads::strides(t)));
         names.extend(self.mask.then(heads::mask_strides).into_iter().flatten());
         names.extend(["stats_offset", "stats_batch"].map(String::from));
         if self.dropout.is_some() {
@@ -350,6 +360,9 @@ pub struct AttentionGrad<'a> {
     pub dout: &'a View,
     /// Stretched to (B, H, Sq, Sk).
     pub mask: Option<&'a View>,
+    /// Of dq, dk and dv, where they are made: a number that those in one tensor share, and the rows there, shaped as q, k
+    /// and v, neighbours in the width contiguous.
+    pub results: &'a [Option<(usize, View)>; 3],
     /// Made by matrix units where a form for them is good; in multiply-adds without.
     pub units: Option<Units>,
 }
@@ -367,11 +380,15 @@ impl AttentionGrad<'_> {
         let (n, heads, batch) = (self.attrs.inputs(), self.attrs.heads, entries.len());
         let (sq, sk, width) = (self.q.dims[1], self.k.dims[1], self.q.dims[2]);
         let d = width / heads;
-        let (own, other, result) = match side {
-            Side::Keys => (sk, sq, heads::dense(&self.k.dims)),
-            Side::Queries => (sq, sk, heads::dense(&self.q.dims)),
+        let (own, other, results) = match side {
+            Side::Keys => (sk, sq, &self.results[1..]),
+            Side::Queries => (sq, sk, &self.results[..1]),
         };
-        let vec = heads::vectors(d, &[self.q, self.k, self.v, self.dout, &result]);
+        let results: Vec<&(usize, View)> = results.iter().flatten().collect();
+        let together = matches!(results[..], [dk, dv] if dk.0 == dv.0);
+        let mut views = vec![self.q, self.k, self.v, self.dout];
+        views.extend(results.iter().map(|(_, view)| view));
+        let vec = heads::vectors(d, &views);
         let columns = d.div_ceil(4);
         let units = self.units.and_then(|units| {
             Shares::choose(units, forms(units), [columns, own], caps, |s| s.grad_bytes(columns, side == Side::Keys))
@@ -388,6 +405,7 @@ impl AttentionGrad<'_> {
             mask: self.attrs.mask,
             lengths: self.attrs.lengths,
             dropout: self.attrs.dropout.map(|_| Fours::of(sk)),
+            together,
         };
         let blocks = own.div_ceil(key.own_rows());
         let groups = (batch * heads * blocks) as u64;
@@ -399,14 +417,15 @@ impl AttentionGrad<'_> {
             operands.push(rows.rows(position, what, view, &mut params)?);
         }
         let dout = rows.rows(n + 2, "dout", self.dout, &mut params)?;
-        let made = match side {
-            Side::Keys => {
-                let dk = rows.rows(n + 4, "dk", &result, &mut params)?;
-                let dv = super::Operand { tensor: n + 5, ..dk.clone() };
-                vec![dk, dv]
+        let names = if side == Side::Keys { [(n + 4, "dk"), (n + 5, "dv")] } else { [(n + 3, "dq"), (n + 3, "dq")] };
+        let mut made = Vec::new();
+        if together {
+            made.push(rows.rows_of_one(n + 4, "dk and dv", [&results[0].1, &results[1].1], &mut params)?);
+        } else {
+            for ((position, what), (_, view)) in names.into_iter().zip(results) {
+                made.push(rows.rows(position, what, view, &mut params)?);
             }
-            Side::Queries => vec![rows.rows(n + 3, "dq", &result, &mut params)?],
-        };
+        }
         if let Some(mask) = self.mask {
             operands.push(rows.mask(3, mask, &mut params)?);
         }
@@ -463,7 +482,21 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
             let (dtype, vec) = if f16 { (DType::F16, true) } else { (DType::F32, columns % 2 == 0) };
             let (causal, mask, lengths) = (on(0), on(1), on(2));
             let own = if columns == 2 && !on(1) { 4 } else { 1 };
-            let key = AttentionGradKey { dtype, vec, columns, side, units, tiles, own, causal, mask, lengths, dropout };
+            let together = side == Side::Keys && on(2);
+            let key = AttentionGradKey {
+                dtype,
+                vec,
+                columns,
+                side,
+                units,
+                tiles,
+                own,
+                causal,
+                mask,
+                lengths,
+                dropout,
+                together,
+            };
             keys.push(KernelKey::AttentionGrad(key));
         }
     }

@@ -210,9 +210,10 @@ mod tests {
         let dtype = DType::F16;
         all.extend(Attention { attrs, dtype, q, k, v: k, mask: None, lse: true, units: None }.launches(caps)?);
         for side in [Side::Keys, Side::Queries] {
-            all.extend(
-                AttentionGrad { attrs, dtype, q, k, v: k, dout: q, mask: None, units: None }.launches(side, caps)?,
-            );
+            // dk and dv in one tensor
+            let results = &[Some((0, q.clone())), Some((1, k.clone())), Some((1, k.clone()))];
+            let grad = AttentionGrad { attrs, dtype, q, k, v: k, dout: q, mask: None, results, units: None };
+            all.extend(grad.launches(side, caps)?);
         }
         if !caps.cpu {
             let (dtype, x, w) = (DType::F32, &dense(&[300, 64]), &dense(&[5, 64, 64]));

@@ -92,6 +92,26 @@ impl Heads<'_> {
         Ok(operand)
     }
 
+    /// Binds rows of two views of one tensor at once and appends the offset and strides of each.
+    pub fn rows_of_one(
+        &self,
+        operand: usize,
+        what: &str,
+        views: [&View; 2],
+        params: &mut Vec<u32>,
+    ) -> Result<Operand<usize>, KernelError> {
+        let views = views.map(|v| self.part(v));
+        let unit = if self.vec { 4 } else { 1 };
+        let start = views[0].offset.min(views[1].offset);
+        let end = views[0].end().max(views[1].end());
+        let (operand, first) = window(self.kernel, operand, what, start, end, self.size, self.caps)?;
+        for v in &views {
+            let first = first + v.offset - start;
+            params.extend([first / unit, v.strides[0] / unit, v.strides[1] / unit, self.d / unit].map(|x| x as u32));
+        }
+        Ok(operand)
+    }
+
     /// Binds a mask that is stretched to (B, H, Sq, Sk) and appends its offset and strides.
     pub fn mask(&self, operand: usize, mask: &View, params: &mut Vec<u32>) -> Result<Operand<usize>, KernelError> {
         let m = self.part(mask);

@@ -57,7 +57,8 @@ pub(super) fn validated(
 ) -> (naga::Module, naga::valid::ModuleInfo) {
     let module = naga::front::wgsl::parse_str(source)
         .unwrap_or_else(|e| panic!("{key:?}: {}\n{source}", e.emit_to_string(source)));
-    let mut capabilities = Capabilities::SHADER_FLOAT16 | Capabilities::IMMEDIATES;
+    let mut capabilities =
+        Capabilities::SHADER_FLOAT16 | Capabilities::SHADER_FLOAT16_IN_FLOAT32 | Capabilities::IMMEDIATES;
     if is_device(units) {
         capabilities |= Capabilities::COOPERATIVE_MATRIX | Capabilities::SUBGROUP | Capabilities::SUBGROUP_BARRIER;
     }
@@ -360,8 +361,18 @@ fn a_gradient_of_attention_binds_eight_buffers_and_takes_tiles_of_portable_size(
             let stats = stats.launches(&caps).unwrap();
             check(&stats, &caps);
             for side in [Side::Keys, Side::Queries] {
-                let grad =
-                    AttentionGrad { attrs, dtype, q: &q, k: &k, v: &k, dout: &q, mask: Some(&mask), units: None };
+                let results = &[Some((0, q.clone())), Some((1, k.clone())), Some((2, k.clone()))];
+                let grad = AttentionGrad {
+                    attrs,
+                    dtype,
+                    q: &q,
+                    k: &k,
+                    v: &k,
+                    dout: &q,
+                    mask: Some(&mask),
+                    results,
+                    units: None,
+                };
                 let launches = grad.launches(side, &caps).unwrap();
                 check(&launches, &caps);
                 let KernelKey::AttentionGrad(key) = &launches[0].key else { panic!("{launches:?}") };

@@ -2,7 +2,8 @@
 
 use super::{MemoryPlan, SlotId};
 use crate::kernel::Access;
-use crate::select::{Selected, TensorId, TensorKind};
+use crate::select::{Selected, Step, TensorId, TensorKind};
+use std::collections::HashMap;
 use thiserror::Error;
 
 /// A plan that would give wrong results or be refused by wgpu.
@@ -29,6 +30,18 @@ pub enum PlanError {
         name: String,
         /// The slot.
         slot: SlotId,
+    },
+    /// Of two launches that run side by side one writes what the other touches.
+    #[error("launch {at} \"{name}\" runs beside \"{other}\", and both use {place}, which one of them writes")]
+    Beside {
+        /// The launch.
+        at: usize,
+        /// Its name.
+        name: String,
+        /// The other's name.
+        other: String,
+        /// The slot or the state.
+        place: String,
     },
     /// A tensor does not fit its slot.
     #[error("tensor \"{tensor}\" of {bytes} bytes is in a slot of {slot_bytes}")]
@@ -74,7 +87,15 @@ pub fn audit(selected: &Selected, plan: &MemoryPlan) -> Result<(), PlanError> {
         }),
         _ => Ok(()),
     };
+    let mut used = Used::default();
     for (at, step) in selected.steps.iter().enumerate() {
+        if !step.beside {
+            used = Used::default();
+        }
+        if let Some((other, place)) = used.meets(plan, at, step) {
+            let (name, other) = (step.name.clone(), selected.steps[other].name.clone());
+            return Err(PlanError::Beside { at, name, other, place });
+        }
         let access = step.launch.key.bindings();
         let operands = || step.launch.operands.iter().zip(&access);
         for (o, access) in operands() {
@@ -112,4 +133,26 @@ pub fn audit(selected: &Selected, plan: &MemoryPlan) -> Result<(), PlanError> {
         find(selected.steps.len(), "read back", output.tensor, &holds)?;
     }
     Ok(())
+}
+
+/// Slots, and tensors in no slot, that launches which run side by side use: the last that does, and whether it writes.
+#[derive(Default)]
+struct Used(HashMap<(Option<SlotId>, Option<TensorId>), (usize, bool)>);
+
+impl Used {
+    /// Adds a launch; if an earlier one uses a place that either writes, which one and where.
+    fn meets(&mut self, plan: &MemoryPlan, at: usize, step: &Step) -> Option<(usize, String)> {
+        let mut met = None;
+        for (o, access) in step.launch.operands.iter().zip(step.launch.key.bindings()) {
+            let slot = plan.slots[o.tensor.0];
+            let writes = access == Access::ReadWrite;
+            let place = (slot, slot.is_none().then_some(o.tensor));
+            let (other, written) =
+                *self.0.entry(place).and_modify(|u| u.1 |= writes && u.0 == at).or_insert((at, writes));
+            if other != at && (written || writes) {
+                met = Some((other, slot.map_or_else(|| format!("tensor {}", o.tensor.0), |s| format!("slot {}", s.0))));
+            }
+        }
+        met
+    }
 }

@@ -20,9 +20,9 @@ pub struct SlotId(pub usize);
 /// First and last launch that touch a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetime {
-    /// The launch that writes it first.
+    /// The launch that writes it first, or the first of those that run beside it.
     pub first: usize,
-    /// The last launch that touches it; one past the end of the schedule for an output.
+    /// The last launch that touches it or runs beside one that does; one past the end of the schedule for an output.
     pub last: usize,
 }
 
@@ -48,12 +48,14 @@ impl MemoryPlan {
     }
 }
 
-/// When each tensor is alive, by the order of launches.
+/// When each tensor is alive, by the order of launches: as long as any launch that runs beside one that touches it.
 pub fn lifetimes(selected: &Selected) -> Vec<Option<Lifetime>> {
     let mut all: Vec<Option<Lifetime>> = vec![None; selected.tensors.len()];
+    let groups = selected.groups();
     let mut touch = |t: TensorId, at: usize| {
-        let life = all[t.0].get_or_insert(Lifetime { first: at, last: at });
-        life.last = life.last.max(at);
+        let (first, last) = groups.get(at).copied().unwrap_or((at, at));
+        let life = all[t.0].get_or_insert(Lifetime { first, last });
+        life.last = life.last.max(last);
     };
     for (at, step) in selected.steps.iter().enumerate() {
         step.launch.operands.iter().for_each(|o| touch(o.tensor, at));

@@ -1,6 +1,10 @@
 //! In: [`Selected`] launches and a [`MemoryPlan`]; out: [`Recording`], a flat, printable list of dispatches over buffer
 //! ids that `gpu` turns into wgpu calls. Knows neither what ops mean nor wgpu.
 
+mod barriers;
+
+pub use barriers::{Barrier, Barriers};
+
 use crate::caps::DeviceCaps;
 use crate::kernel::{Access, Estimate, KernelKey, ParamSpace};
 use crate::plan::MemoryPlan;
@@ -107,6 +111,9 @@ pub struct Recording {
     pub kernels: Vec<Kernel>,
     /// The dispatches in order.
     pub dispatches: Vec<Dispatch>,
+    /// The first dispatch of each compute pass, in order. One pass holds all, but for dispatches that run side by side:
+    /// they begin a pass, before which all of their buffers are waited for at once; see [`Barriers`].
+    pub passes: Vec<usize>,
     /// Words of the parameter buffer.
     pub uniforms: Vec<u32>,
     /// Words that dispatches carry.
@@ -182,6 +189,7 @@ pub fn lower(selected: &Selected, plan: &MemoryPlan, caps: &DeviceCaps) -> Recor
         buffers,
         kernels: Vec::new(),
         dispatches: Vec::new(),
+        passes: (0..selected.steps.len().min(1)).collect(),
         uniforms: Vec::new(),
         immediates: Vec::new(),
         inputs: ports(&selected.inputs, &place),
@@ -191,7 +199,13 @@ pub fn lower(selected: &Selected, plan: &MemoryPlan, caps: &DeviceCaps) -> Recor
         weights: selected.weights.iter().map(|w| place[&w.tensor]).collect(),
     };
     let mut kernels: HashMap<KernelKey, usize> = HashMap::new();
-    for step in &selected.steps {
+    for (at, step) in selected.steps.iter().enumerate() {
+        // the first of a group is the one before its second
+        if let Some(first) =
+            at.checked_sub(1).filter(|first| step.beside && !selected.steps[*first].beside && *first > 0)
+        {
+            recording.passes.push(first);
+        }
         let launch = &step.launch;
         let kernel = *kernels.entry(launch.key.clone()).or_insert_with(|| {
             recording.kernels.push(Kernel { key: launch.key.clone(), params: launch.key.param_space(caps) });
@@ -261,6 +275,17 @@ impl Recording {
         self.buffers.iter().map(|b| b.bytes).sum::<u64>() + self.uniforms.len() as u64 * 4
     }
 
+    /// One past the last dispatch of the pass that a dispatch is in.
+    pub fn pass_end(&self, dispatch: usize) -> usize {
+        let next = self.passes.partition_point(|first| *first <= dispatch);
+        self.passes.get(next).copied().unwrap_or(self.dispatches.len())
+    }
+
+    /// What each dispatch waits for.
+    pub fn barriers(&self) -> Barriers {
+        Barriers::of(self)
+    }
+
     /// FLOPs and bytes of all dispatches.
     pub fn estimate(&self) -> Estimate {
         self.dispatches.iter().fold(Estimate::default(), |a, d| Estimate {
@@ -276,7 +301,10 @@ impl fmt::Display for Recording {
         for (i, b) in self.buffers.iter().enumerate() {
             writeln!(f, "b{i}: {} bytes  # {}", b.bytes, b.name)?;
         }
-        for d in &self.dispatches {
+        for (i, d) in self.dispatches.iter().enumerate() {
+            if self.passes.len() > 1 && self.passes.binary_search(&i).is_ok() {
+                writeln!(f, "pass:")?;
+            }
             write!(f, "{}: {} {:?}", d.name, self.kernels[d.kernel].name(), d.grid)?;
             for b in &d.bindings {
                 let mark = if b.access == Access::Read { "" } else { "=" };

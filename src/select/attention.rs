@@ -47,7 +47,7 @@ impl Selector<'_> {
         let (queries, keys) = (self.is_used(id, 0), self.is_used(id, 1) || self.is_used(id, 2));
         let mut made = Vec::new();
         for (output, used) in [queries, keys, keys].into_iter().enumerate() {
-            made.push(if used { Some(self.output(id, output)?) } else { None });
+            made.push(if used { Some(self.output_or_part(id, output)?) } else { None });
         }
         if [0, 1].iter().any(|i| self.graph.shape(node.inputs[*i]).elements() == 0) {
             // there is no pair of a query and a key
@@ -71,11 +71,14 @@ impl Selector<'_> {
         let mask = self.mask(attrs, &operands);
         let units = self.units(operands[0].dtype);
         let mut sides = Vec::new();
+        let place = |output: usize| made[output].as_ref().map(|l| (l.tensor.0, l.view.clone()));
+        let results = [place(0), place(1), place(2)];
         for (side, what, used) in [(Side::Keys, "dk, dv", keys), (Side::Queries, "dq", queries)] {
             if used {
                 let launches = self.retry(id, &mut operands, |s, o| {
                     let (q, k, v, dout) = (&o[0].view, &o[1].view, &o[2].view, &o[n + 2].view);
-                    AttentionGrad { attrs: *attrs, dtype: o[0].dtype, q, k, v, dout, mask: mask.as_ref(), units }
+                    let (mask, results) = (mask.as_ref(), &results);
+                    AttentionGrad { attrs: *attrs, dtype: o[0].dtype, q, k, v, dout, mask, results, units }
                         .launches(side, s.caps)
                 })?;
                 self.report_attention(id, &launches);

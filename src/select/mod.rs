@@ -11,6 +11,8 @@ mod attention;
 mod error;
 mod linear_grad;
 mod movement;
+mod overlap;
+mod parts;
 mod products;
 mod reads;
 mod selector;
@@ -20,6 +22,7 @@ mod training;
 mod units;
 
 pub use error::SelectError;
+pub use overlap::{Overlap, overlap};
 
 use crate::graph::{DType, IndexBound, NodeId, Report, StorageId, TensorType};
 use crate::kernel::{Config, Launch, Problem, View};
@@ -96,6 +99,8 @@ pub struct Step {
     pub launch: Launch<TensorId>,
     /// The tensor whose memory the launch's last operand takes over.
     pub in_place: Option<TensorId>,
+    /// It runs beside the step before it: neither writes what the other touches.
+    pub beside: bool,
 }
 
 /// A choice that was made.
@@ -156,10 +161,10 @@ impl fmt::Display for Selected {
         for step in &self.steps {
             let operands: Vec<String> = step.launch.operands.iter().map(|o| format!("t{}", o.tensor.0)).collect();
             write!(f, "{}: {} ×{} [{}]", step.name, step.launch.key.name(), step.launch.groups, operands.join(", "))?;
-            match step.in_place {
-                Some(t) => writeln!(f, " in place of t{}", t.0)?,
-                None => writeln!(f)?,
+            if let Some(t) = step.in_place {
+                write!(f, " in place of t{}", t.0)?;
             }
+            writeln!(f, "{}", if step.beside { " beside the one before" } else { "" })?;
         }
         Ok(())
     }

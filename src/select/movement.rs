@@ -26,14 +26,18 @@ impl Selector<'_> {
         Ok(())
     }
 
-    /// Every input is copied to its place in the output.
+    /// Every input is copied to its place in the output, unless it was written there.
     pub(super) fn concat(&mut self, id: NodeId, axis: usize) -> Result<(), Fault> {
         let node = self.graph.node(id);
-        let out = self.output(id, 0)?;
+        let out = self.concat_place(id)?;
         let mut start = 0;
         for value in &node.inputs {
             let from = self.locate(*value);
             let len = from.view.dims[axis];
+            if self.parts.place(*value).is_some_and(|(concat, ..)| concat == id) {
+                start += len;
+                continue;
+            }
             let to = Located { view: out.view.slice(axis, start, len), ..out.clone() };
             self.copy_into(id, &from, &to)?;
             start += len;

@@ -88,9 +88,10 @@ impl Selector<'_> {
         // a vector times a matrix has one row
         let row = rank == 1;
         let with_row = |view: View| if row { insert_row(&view) } else { view };
-        let in_place = extras.iter().position(|v| self.graph.ty(*v) == ty && self.may_overwrite(*v));
+        let part = self.parts.place(id.into()).is_some();
+        let in_place = extras.iter().position(|v| !part && self.graph.ty(*v) == ty && self.may_overwrite(*v));
         let located: Vec<Located> = extras.iter().map(|v| self.locate(*v)).collect();
-        let out = self.output(id, 0)?;
+        let out = self.output_or_part(id, 0)?;
         if ty.shape.elements() == 0 {
             return Ok(());
         }

@@ -1,5 +1,6 @@
 //! In: a graph; out: [`Selected`]: the walk over its nodes and the match of ops to kernels.
 
+use super::parts::Parts;
 use super::reads::Reads;
 use super::units::FoundExponents;
 use super::{Decision, Located, Port, SelectError, Selected, Step, TensorId, TensorKind, TensorSpec, Weight};
@@ -21,6 +22,7 @@ pub fn select(
     precision: MatmulPrecision,
     choices: &Choices,
 ) -> Result<Selected, SelectError> {
+    let states = StateUses::of(graph);
     let mut s = Selector {
         graph,
         caps,
@@ -37,7 +39,9 @@ pub fn select(
         exponents: HashMap::new(),
         weights_exponents: HashMap::new(),
         reads: Reads::of(graph),
-        states: StateUses::of(graph),
+        parts: Parts::of(graph, &states),
+        concats: HashMap::new(),
+        states,
         in_place: HashMap::new(),
         placed: HashSet::new(),
     };
@@ -79,6 +83,10 @@ pub(super) struct Selector<'a> {
     pub in_place: HashMap<NodeId, bool>,
     /// Those new values that lie where their state does.
     pub placed: HashSet<ValueId>,
+    /// Values that are written where a concat has them.
+    pub parts: Parts,
+    /// Where the concats of such values are, from the first that is written on.
+    pub concats: HashMap<NodeId, Located>,
 }
 
 /// What can go wrong in a node: a kernel's refusal, or an error that is complete.
@@ -163,6 +171,28 @@ impl<'a> Selector<'a> {
         Ok(located)
     }
 
+    /// A place for one output of a node whose kernel can leave gaps between what it writes: the part of a concat that
+    /// nothing else reads it for, or a new temporary.
+    pub fn output_or_part(&mut self, id: NodeId, output: usize) -> Done<Located> {
+        let value = ValueId { node: id, output };
+        let Some((concat, axis, start)) = self.parts.place(value) else { return self.output(id, output) };
+        let whole = self.concat_place(concat)?;
+        let len = self.graph.shape(value).dims()[axis];
+        let part = Located { view: whole.view.slice(axis, start, len), own: false, ..whole };
+        self.set(value, part.clone());
+        Ok(part)
+    }
+
+    /// Where a concat is or will be.
+    pub fn concat_place(&mut self, concat: NodeId) -> Done<Located> {
+        if let Some(place) = self.concats.get(&concat) {
+            return Ok(place.clone());
+        }
+        let place = self.output(concat, 0)?;
+        self.concats.insert(concat, place.clone());
+        Ok(place)
+    }
+
     /// Whether a node may overwrite this input: nothing else reads it, and its memory holds nothing else.
     pub fn may_overwrite(&self, value: ValueId) -> bool {
         let located = &self.at[&value];
@@ -190,7 +220,7 @@ impl<'a> Selector<'a> {
             let launch = self.configure(id, launch);
             self.check_launch(node, &launch)?;
             let launch = launch.map(|position| tensors[position]);
-            self.out.steps.push(Step { node: id, name: name.clone(), launch, in_place });
+            self.out.steps.push(Step { node: id, name: name.clone(), launch, in_place, beside: false });
         }
         Ok(())
     }
@@ -463,9 +493,11 @@ impl<'a> Selector<'a> {
         let dims = ty.shape.dims();
         let inputs: Vec<(DType, View)> = located.iter().map(|l| (l.dtype, l.view.broadcast(dims))).collect();
         let state = (0..inputs.len()).find(|i| self.takes_state(id, 0, node.inputs[*i]));
+        let part = self.parts.place(id.into()).is_some();
         let in_place = state.or_else(|| {
             (0..inputs.len()).find(|i| {
-                located[*i].dtype == ty.dtype
+                !part
+                    && located[*i].dtype == ty.dtype
                     && ty.dtype != DType::Bool
                     && self.graph.shape(node.inputs[*i]) == &ty.shape
                     && self.may_overwrite(node.inputs[*i])
@@ -473,7 +505,7 @@ impl<'a> Selector<'a> {
         });
         let out = match state {
             Some(i) => self.overwrite_state(id, 0, node.inputs[i]),
-            None => self.output(id, 0)?,
+            None => self.output_or_part(id, 0)?,
         };
         if ty.shape.elements() == 0 {
             return Ok(());

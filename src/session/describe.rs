@@ -103,7 +103,7 @@ impl Program {
             times: stamps(run),
             submits: times.host.submits,
             passes: times.host.passes,
-            profiling_split_passes: times.host.passes > times.host.submits,
+            profiling_split_passes: times.host.split_passes,
             encode_ns: times.host.encode_ns,
             wall_ns: times.begin.elapsed().as_nanos() as u64,
         };

@@ -2,7 +2,7 @@
 //! select asks for. Knows no device.
 //!
 //! Weights are made a batch at a time: their parameters are gathered on one thread, and those that are stored transposed
-//! are turned on all.
+//! are turned on all. When a program is loaded, one batch is made while that before it goes to the device.
 
 use super::Compiled;
 use crate::error::Error;
@@ -11,16 +11,48 @@ use crate::graph::{DType, Storage, TensorType};
 use crate::model::ParamSource;
 use crate::select::Weight;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Mutex, PoisonError};
+use std::thread::Scope;
 
 /// Bytes of weights that are in the making at a time.
 const BATCH: usize = 64 << 20;
 
 /// What the buffers of weights hold.
 pub(super) fn contents(compiled: &Compiled, params: &dyn ParamSource) -> impl Iterator<Item = Result<Content, Error>> {
+    batches(compiled, params).flatten()
+}
+
+/// [`contents`], made on a thread of the scope while those before are used: two batches ahead at most.
+pub(super) fn contents_ahead<'s>(
+    scope: &'s Scope<'s, '_>,
+    compiled: &'s Compiled,
+    params: &'s dyn ParamSource,
+) -> Box<dyn Iterator<Item = Result<Content, Error>> + 's> {
+    if threads() == 1 {
+        return Box::new(contents(compiled, params));
+    }
+    let (to, from) = sync_channel(1);
+    scope.spawn(move || {
+        for batch in batches(compiled, params) {
+            // whoever has met an error takes no more
+            if to.send(batch).is_err() {
+                return;
+            }
+        }
+    });
+    Box::new(from.into_iter().flatten())
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+/// One batch after the other; the first parameter that is missing ends them.
+fn batches(compiled: &Compiled, params: &dyn ParamSource) -> impl Iterator<Item = Vec<Result<Content, Error>>> {
     let Compiled { graph, selected, recording, .. } = compiled;
     let mut next = 0;
-    let batches = std::iter::from_fn(move || {
+    std::iter::from_fn(move || {
         let (first, mut bytes) = (next, 0);
         let mut batch = Vec::new();
         while let Some(weight) = selected.weights.get(next).filter(|_| bytes < BATCH) {
@@ -39,8 +71,7 @@ pub(super) fn contents(compiled: &Compiled, params: &dyn ParamSource) -> impl It
         let places = recording.weights.iter().skip(first);
         let content = |(bytes, &(buffer, offset))| Ok(Content { buffer, offset, bytes });
         (!batch.is_empty()).then(|| turn(batch).into_iter().zip(places).map(content).collect())
-    });
-    batches.flatten()
+    })
 }
 
 /// Rows of a matrix, or several matrices, that may have to become columns.
@@ -123,7 +154,7 @@ fn turn(batch: Vec<Raw>) -> Vec<Vec<u8>> {
             }
         }
     };
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(tasks.len());
+    let threads = threads().min(tasks.len());
     std::thread::scope(|scope| {
         for _ in 1..threads {
             scope.spawn(work);

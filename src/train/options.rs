@@ -49,7 +49,7 @@ pub struct TrainOptions {
 }
 
 impl Default for TrainOptions {
-    /// Adam at a constant 1e-3, PyTorch's defaults; one micro-batch, no clipping, nothing skipped.
+    /// Adam at a constant 1e-3, PyTorch's defaults; one micro-batch, no clipping, nothing skipped; norms computed anew.
     fn default() -> Self {
         TrainOptions {
             optimiser: Optimiser::adam(),
@@ -58,7 +58,7 @@ impl Default for TrainOptions {
             micro_batches: 1,
             clip_norm: None,
             skip_non_finite: false,
-            checkpoint: Checkpoint::None,
+            checkpoint: Checkpoint::Norms,
             piece_bytes: 64 << 20,
             precision: Precision::F32,
             seed: 0,

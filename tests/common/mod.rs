@@ -10,6 +10,7 @@ use kiln::caps::DeviceCaps;
 use kiln::gpu::{AdapterChoice, GpuError};
 use kiln::graph::{Builder, DType, Graph, GraphError, TensorType, ValueId};
 use kiln::reference::{Value, evaluate_all};
+use kiln::select::Overlap;
 use kiln::session::{CompileOptions, Mode, Outputs, Program, Session};
 use kiln::tensor::Tensor;
 use std::collections::BTreeMap;
@@ -75,7 +76,10 @@ pub const OTHERS: [Setup; 2] = [setup(Mode::Recorded, true, true), setup(Mode::F
 impl Setup {
     pub fn options(self, session: &Session) -> CompileOptions {
         let limits = Some(DeviceCaps { cpu: !self.tiled, ..session.caps().clone() });
-        CompileOptions { mode: self.mode, checked: self.checked, poison: true, limits, ..CompileOptions::default() }
+        // of the fused ones all that may run side by side do
+        let overlap = if self.tiled { Overlap::Always } else { Overlap::Never };
+        let (mode, checked) = (self.mode, self.checked);
+        CompileOptions { mode, checked, poison: true, limits, overlap, ..CompileOptions::default() }
     }
 }
 

@@ -97,10 +97,10 @@ fn numbers_are_the_same_bit_for_bit() -> Result {
         // a lifted graph's storages are random as a whole: each parameter is named
         let params = written::own_parameters(&graph, params);
         let expected = evaluate(&all(&graph, Checkpoint::None)?, &params, &inputs)?;
-        for every in [1, 2, 3, 100] {
-            let checkpointed = all(&graph, Checkpoint::Every(every))?;
+        for checkpoint in [1, 2, 3, 100].map(Checkpoint::Every).into_iter().chain([Checkpoint::Norms]) {
+            let checkpointed = all(&graph, checkpoint)?;
             for graph in [&checkpointed, &fused(&checkpointed)?] {
-                assert_eq!(evaluate(graph, &params, &inputs)?, expected, "{name}, every {every}\n{graph}");
+                assert_eq!(evaluate(graph, &params, &inputs)?, expected, "{name}, {checkpoint:?}\n{graph}");
             }
         }
     }
@@ -130,6 +130,24 @@ fn segments_are_blocks_and_the_last_is_kept() -> Result {
     // a linear and its activation are one layer of a DNN; what leaves a segment, as activation 3, is kept
     let dnn = with_loss(&Dnn::new(DnnConfig { in_size: 3, width: 5, depth: 6, out_size: 2 }).build(7)?)?;
     assert_eq!(again(&all(&dnn, Checkpoint::Every(2))?), [0, 1, 4, 5]);
+    Ok(())
+}
+
+#[test]
+fn norms_alone_are_computed_anew_from_the_rows_that_they_norm() -> Result {
+    let graph = lift(&with_loss(&gptlite(written::Sizes { blocks: 3, ..TINY })?)?)?.0;
+    let (kept, anew) = (fused(&all(&graph, Checkpoint::None)?)?, fused(&all(&graph, Checkpoint::Norms)?)?);
+    let again = |n: &kiln::graph::Node| n.name.ends_with(".again") && !matches!(n.op, Op::Recompute(_));
+    let norms: Vec<_> = anew.nodes().filter(|(_, n)| again(n)).collect();
+    assert_eq!(norms.len(), 7);
+    for (_, node) in norms {
+        assert!(matches!(node.op, Op::LayerNorm(_)), "{}", node.name);
+        assert!(matches!(anew.producer(node.inputs[0]).op, Op::Recompute(_)), "{}", node.name);
+    }
+    assert!(peak(&anew) < peak(&kept), "{} of {}", peak(&anew), peak(&kept));
+    // a network without norms keeps all
+    let dnn = with_loss(&Dnn::new(DnnConfig { in_size: 3, width: 5, depth: 6, out_size: 2 }).build(7)?)?;
+    assert_eq!(all(&dnn, Checkpoint::Norms)?, all(&dnn, Checkpoint::None)?);
     Ok(())
 }
 

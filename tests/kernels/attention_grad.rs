@@ -241,6 +241,32 @@ fn in_f16() {
 }
 
 #[test]
+fn results_go_where_a_concat_has_them() {
+    let mut cases = Cases::default();
+    let concat = |cases: &mut Cases, name: &str, form: Form, axis: usize, order: &[usize]| {
+        let mut inputs: Vec<ValueId> = form.values().into_iter().map(|v| cases.input(v)).collect();
+        let dout = inputs.pop().expect("the last is dout");
+        let node = cases.graph.push(Op::Attention(form.attrs()), inputs.clone(), "attention").expect(name);
+        inputs.extend([ValueId { node, output: 0 }, ValueId { node, output: 1 }, dout]);
+        let node = cases.graph.push(Op::AttentionGrad(form.attrs()), inputs, "attention").expect(name);
+        let parts = order.iter().map(|output| ValueId { node, output: *output }).collect();
+        let all = cases.graph.push(Op::Concat(axis), parts, "concat").expect(name);
+        cases.output(name, all, 0);
+    };
+    concat(&mut cases, "packed", form(2, 2, 8, 33, 33).causal(), 2, &[0, 1, 2]);
+    concat(&mut cases, "dv first", form(2, 2, 8, 20, 33), 2, &[2, 1]);
+    concat(&mut cases, "one after the other", form(1, 3, 5, 31, 33).causal(), 1, &[1, 0, 2]);
+    concat(&mut cases, "entries", form(2, 1, 10, 9, 9).dropout(0.2), 0, &[0, 2, 1]);
+    concat(&mut cases, "dq alone", form(2, 2, 8, 9, 9).mask(&[9, 9]), 2, &[0, 0]);
+    cases.check(F32, &BOTH);
+    // dq is copied there: were it written there, its launch would wait for the other
+    each(&cases.graph, &Named::new(), &cases.inputs, &BOTH, |setup, program, _| {
+        let copies = program.compiled().selected.steps.iter().filter(|s| s.name == "concat (copy)").count();
+        assert_eq!(copies, 1 + 1 + 1 + 2, "{setup}");
+    });
+}
+
+#[test]
 fn operands_that_are_views() {
     let mut cases = Cases::default();
     // q, k and v side by side, as one linear makes them

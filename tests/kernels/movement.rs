@@ -1,6 +1,6 @@
 //! Ops that only move elements, and element-wise ops that read what they made.
 
-use crate::common::{BOTH, Case, EVERY, OTHERS, Result, f16, random};
+use crate::common::{BOTH, Case, EVERY, F32, OTHERS, Result, check, each, f16, random};
 use kiln::graph::DType;
 
 fn types() -> impl Iterator<Item = DType> {
@@ -35,6 +35,45 @@ fn views_as_outputs() -> Result {
         }
         c.check(0.0, &BOTH);
     }
+    Ok(())
+}
+
+/// Products and element-wise ops that only a concat reads are written where it has them.
+#[test]
+fn concat_of_what_is_made_for_it() -> Result {
+    let mut c = Case::new();
+    let w = c.input(random(DType::F32, &[12, 8], 2));
+    let bias = c.input(random(DType::F32, &[12], 3));
+    let other = c.input(random(DType::F32, &[2, 5, 12], 4));
+    for axis in 0..3 {
+        // of each axis's own, so that nothing is made once for several
+        let x = c.input(random(DType::F32, &[2, 5, 8], 10 + axis as u64));
+        let linear = c.b.linear(x, w, Some(bias))?;
+        let linear = c.b.relu(linear)?;
+        let sum = c.b.scale(other, axis as f32 + 0.5)?;
+        let turned = c.b.permute(w, &[1, 0])?;
+        let product = c.b.matmul(x, turned)?;
+        let all = c.b.concat(&[linear, other, sum, product], axis);
+        c.output(format!("along {axis}"), all);
+    }
+    // what another reads too is copied, as is a view
+    let sum = c.b.add(other, bias)?;
+    let cut = c.b.slice(other, 1, 1, 3)?;
+    let all = c.b.concat(&[sum, cut], 1);
+    c.output("read twice", all);
+    let relu = c.b.relu(sum);
+    c.output("the other reader", relu);
+    // a result that is no row of vec4s
+    let (x, w) = (c.input(random(DType::F32, &[3, 7], 5)), c.input(random(DType::F32, &[7, 5], 6)));
+    let (product, double) = (c.b.matmul(x, w)?, c.b.scale(x, 2.0)?);
+    let all = c.b.concat(&[double, product, x], 1);
+    c.output("odd widths", all);
+    let (graph, params, inputs) = c.finish();
+    check(&graph, &params, &inputs, F32, &BOTH);
+    each(&graph, &params, &inputs, &BOTH, |setup, program, _| {
+        let copies = program.compiled().selected.steps.iter().filter(|s| s.name.ends_with("(copy)")).count();
+        assert_eq!(copies, 3 + 2 + 1, "{setup}:\n{}", program.compiled().selected);
+    });
     Ok(())
 }
 

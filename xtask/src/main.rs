@@ -1,6 +1,7 @@
 //! In: `cargo xtask COMMAND`; out: the cargo runs that the command stands for, after this machine's set-up. Knows
 //! nothing of kiln but its examples' names, so that it builds in seconds.
 
+mod bench;
 mod setup;
 
 use setup::Host;
@@ -15,11 +16,13 @@ Commands:
   demo    continue a prompt with the bundled model, then compare the modes eager, recorded and fused
   train   train a character model on the project's own text, some minutes on two CPU cores
   test    run the whole test suite; a missing adapter is a failure
+  bench   time the seed's three models, beside PyTorch, burn and meganeura where they are asked for
   help    print this text
 
 Each first sees to it that Linux has a Vulkan driver, and names the adapter that it uses.
 ARGS go to the example (`cargo xtask demo -- --prompt impl`, `cargo xtask train -- --steps 200`) or to one
-`cargo test --workspace` (`cargo xtask test -- --test layers`).";
+`cargo test --workspace` (`cargo xtask test -- --test layers`). What follows bench is its runner's
+(`cargo xtask bench --help`), but for `--bin-dir DIR`: then nothing is built or installed, as the programs lie there.";
 
 /// What was asked for, with what follows `--`.
 #[derive(Debug, PartialEq)]
@@ -27,6 +30,7 @@ enum Task {
     Demo(Vec<OsString>),
     Train(Vec<OsString>),
     Test(Vec<OsString>),
+    Bench(Vec<OsString>),
     Help,
 }
 
@@ -37,6 +41,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Task, String> {
         Some("demo") => Task::Demo,
         Some("train") => Task::Train,
         Some("test") => Task::Test,
+        Some("bench") => return Ok(Task::Bench(args.collect())),
         Some("help" | "-h" | "--help") => return Ok(Task::Help),
         _ => return Err(format!("unknown command {name:?}")),
     };
@@ -56,6 +61,7 @@ fn main() -> ExitCode {
         Ok(Task::Demo(args)) => example("gptlite", &["--compare", "--temperature", "0.7"], &args),
         Ok(Task::Train(args)) => example("train_gptlite", &[], &args),
         Ok(Task::Test(args)) => test(&args),
+        Ok(Task::Bench(args)) => bench::bench(&args),
         Err(what) => {
             eprintln!("xtask: {what}\n\n{USAGE}");
             return ExitCode::from(2);
@@ -161,6 +167,7 @@ mod tests {
         assert_eq!(parsed("train -- --steps 9"), Ok(Task::Train(vec!["--steps".into(), "9".into()])));
         assert_eq!(parsed("test -- --test layers"), Ok(Task::Test(vec!["--test".into(), "layers".into()])));
         assert_eq!(parsed("test -- -- --nocapture"), Ok(Task::Test(vec!["--".into(), "--nocapture".into()])));
+        assert_eq!(parsed("bench --resume"), Ok(Task::Bench(vec!["--resume".into()])));
         assert_eq!(parsed("--help"), Ok(Task::Help));
     }
 

@@ -398,6 +398,7 @@ impl Matmul<'_> {
             full: tile::is_full(tile, m, q.n, q.inner_bits()),
             batch_rank: rows,
             epilogue: self.epilogue.clone(),
+            by_row: (2..c_at).map(|i| q.operands[i].row() > 0).collect(),
             extras,
             in_place: self.in_place,
             sliced: q.tail.is_some(),

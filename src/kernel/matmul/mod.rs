@@ -88,6 +88,8 @@ pub struct MatmulKey {
     pub epilogue: Chain,
     /// Type and access of the epilogue's further inputs.
     pub extras: Vec<(DType, Columns)>,
+    /// Whether each of them differs from row to row.
+    pub by_row: Vec<bool>,
     /// The further input that C overwrites.
     pub in_place: Option<usize>,
     /// The only batch dimension counts slices of K; the last may be shorter.
@@ -122,14 +124,14 @@ impl MatmulKey {
     pub fn source(&self, params: ParamSpace) -> String {
         let stored = |d: DType, vec: bool| super::chain_wgsl::vector(wgsl_type(d), if vec { 4 } else { 1 });
         let side = |name: &str, s: Side| {
-            let pad = tile::padding(s.along_k, self.tile.k);
             let storage = if self.eights { "vec4<u32>".into() } else { stored(self.dtype, s.vec) };
+            let pad = tile::padding(s.along_k, self.tile.k);
             context! { name, along_k => s.along_k, vec => s.vec, storage, pad }
         };
         let (a, b) = (side("a", self.a), side("b", self.b));
         let rounds = match self.units {
-            None => self.rounds([(&a, "row0", "p.m"), (&b, "col0", "p.n")]),
             Some(_) => Vec::new(),
+            None => self.rounds([(&a, "row0", "p.m"), (&b, "col0", "p.n")]),
         };
         let printer = Printer { compute: DType::F32, width: 4, zero: "p.zero" };
         let extras: Vec<Value> = (0..self.extras.len()).map(|i| self.extra(i)).collect();
@@ -208,7 +210,9 @@ impl MatmulKey {
         let load = if condition { format!("({value} != vec4<u32>(0u))") } else { value };
         let storage = super::chain_wgsl::vector(scalar, if columns == Columns::Vec { 4 } else { 1 });
         let binding = 3 + (0..i).filter(|j| self.in_place != Some(*j)).count();
-        context! { index, in_place, binding, storage, load }
+        let loaded = if condition { "vec4<bool>" } else { "vec4<f32>" };
+        let by_row = self.by_row[i];
+        context! { index, in_place, binding, storage, load, loaded, by_row }
     }
 
     /// How each storage binding is used.
@@ -366,6 +370,7 @@ pub(super) fn catalogue() -> Vec<super::KernelKey> {
                 full,
                 batch_rank: flags % 3,
                 epilogue,
+                by_row: (0..extras.len()).map(|i| i != 1 || on(2)).collect(),
                 extras,
                 in_place: on(4).then_some(1),
                 sliced: false,

@@ -18,15 +18,15 @@ const TILES: [(Tile, f64, f64); 7] = [
     (Tile { m: 32, n: 64, k: 32, tm: 32, tn: 16 }, 0.5, 0.4),
 ];
 
-/// Invocations on a core that hide each other's waits.
-const HIDING: usize = 512;
-
 /// For emulated units, by their side: several shares in a tile, several matrices in most shares.
 const EMULATED: [(u32, Tile); 3] = [
     (4, Tile { m: 16, n: 16, k: 8, tm: 8, tn: 4 }),
     (8, Tile { m: 32, n: 32, k: 8, tm: 16, tn: 8 }),
     (16, Tile { m: 32, n: 64, k: 16, tm: 16, tn: 16 }),
 ];
+
+/// Invocations on a core that hide each other's waits for memory.
+const HIDING: usize = 512;
 
 /// The least M, N and K that go to units: smaller ones would leave most of a matrix empty.
 const LEAST: usize = 16;

@@ -1,0 +1,380 @@
+//! Measures the seed's three models beside other programs, cell by cell, each in a process of its own, and puts tables and
+//! charts together. `cargo xtask bench` builds what it starts, and starts it.
+
+mod cell;
+mod chart;
+#[path = "../seed_models/line.rs"]
+mod line;
+mod markdown;
+mod matrix;
+mod process;
+mod programs;
+#[path = "../seed_models/sizes.rs"]
+mod sizes;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use cell::{Cell, Measurement, Outcome, Program, Record, Weights};
+use clap::Parser;
+use line::Line;
+use matrix::Wanted;
+use process::{End, Limits};
+use programs::{Adapter, Programs, typed};
+use sizes::{Model, Phase, Scale};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask bench", about = "Measures the seed's models beside other programs")]
+struct Args {
+    /// The best adapter, all of the machine, or those whose names contain this.
+    #[arg(long, default_value = "best")]
+    adapters: String,
+    /// Beside which programs.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    compare: Vec<Program>,
+    /// Which models.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Model::Gptlite, Model::Deep, Model::Wide])]
+    models: Vec<Model>,
+    /// PyTorch's initialisation or He's; the same numbers for every program.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Weights::Default, Weights::He])]
+    weights: Vec<Weights>,
+    /// Forward passes, training steps.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Phase::Infer, Phase::Train])]
+    phases: Vec<Phase>,
+    /// kiln's modes.
+    #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(matrix::MODES),
+        default_values = matrix::MODES)]
+    modes: Vec<String>,
+    /// kiln's precisions.
+    #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(matrix::PRECISIONS),
+        default_values = matrix::PRECISIONS)]
+    precisions: Vec<String>,
+    /// Only cells like PROGRAM/MODEL/SCALE/WEIGHTS/PHASE/VARIANT/PRECISION; a part may be `*` or words between commas, and
+    /// parts may be missing at the end. May be given several times.
+    #[arg(long, value_name = "CELL")]
+    only: Vec<String>,
+    /// Full or small sizes; without it, small ones on adapters that are CPUs.
+    #[arg(long, value_enum)]
+    scale: Option<Scale>,
+    /// Timed runs of a cell, after a third as many that warm up.
+    #[arg(long, default_value_t = 30)]
+    runs: usize,
+    /// The run's name, and that of its files; without it, date and adapter.
+    #[arg(long)]
+    run: Option<String>,
+    /// Goes on with a run: cells that its file has are not run again.
+    #[arg(long)]
+    resume: bool,
+    /// Seconds that a cell has to compile and end its first run.
+    #[arg(long, default_value_t = 120)]
+    first_within: u64,
+    /// Seconds that it has from then on.
+    #[arg(long, default_value_t = 300)]
+    rest_within: u64,
+    /// Seconds after which no further cell is begun; `--resume` takes up the others.
+    #[arg(long)]
+    seconds: Option<u64>,
+    /// Lists the cells and runs nothing.
+    #[arg(long)]
+    list: bool,
+    /// Runs nothing: puts the tables and charts of these runs' files together, under the name that `--run` gives.
+    #[arg(long, value_delimiter = ',', value_name = "FILE.jsonl")]
+    table: Vec<PathBuf>,
+    /// Where files go.
+    #[arg(long, default_value = "benches/results")]
+    out: PathBuf,
+    /// Folders in which programs lie: seed_models, models.py, kiln-peer-burn, kiln-peer-meganeura.
+    #[arg(long, value_delimiter = ',', value_name = "DIR", default_value = "target/release/examples,benches/pytorch")]
+    programs: Vec<PathBuf>,
+    /// Python with PyTorch.
+    #[arg(long, default_value = "python3")]
+    python: PathBuf,
+    /// Where parameters are kept that other programs read.
+    #[arg(long, value_name = "DIR", default_value = "target/bench-weights")]
+    parameters: PathBuf,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let done = match args.table.as_slice() {
+        [] => measure(&args),
+        runs => assemble(&args.run.clone().unwrap_or_else(|| names(runs)), runs, &args.out),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The adapters that were asked for.
+fn adapters(wanted: &str) -> Result<Vec<Adapter>, String> {
+    let found = pollster::block_on(kiln::gpu::adapters());
+    let all = found.iter().map(|a| Adapter { name: a.name.clone(), driver: a.driver.clone(), cpu: a.kind == "CPU" });
+    let named = |a: &Adapter| a.name.to_lowercase().contains(&wanted.to_lowercase());
+    let chosen: Vec<Adapter> = match wanted {
+        "best" => all.take(1).collect(),
+        "all" => all.collect(),
+        _ => all.filter(named).collect(),
+    };
+    if chosen.is_empty() {
+        let names: Vec<String> = found.iter().map(ToString::to_string).collect();
+        return Err(format!("no adapter for {wanted:?}; found: {}", names.join(", ")));
+    }
+    Ok(chosen)
+}
+
+fn measure(args: &Args) -> Result<(), String> {
+    let adapters = adapters(&args.adapters)?;
+    let run = args.run.clone().unwrap_or_else(|| run_name(&adapters, SystemTime::now()));
+    let path = args.out.join(format!("{run}.jsonl"));
+    let (mut records, broken) = match (path.exists(), args.resume) {
+        (false, _) => (Vec::new(), 0),
+        (true, true) => cell::read(&path)?,
+        (true, false) => {
+            return Err(format!("{} is there; go on with --resume, or name another with --run", path.display()));
+        }
+    };
+    if broken > 0 {
+        eprintln!("{}: {broken} lines are no records and passed over", path.display());
+    }
+    let wanted = Wanted {
+        models: args.models.clone(),
+        weights: args.weights.clone(),
+        phases: args.phases.clone(),
+        modes: args.modes.clone(),
+        precisions: args.precisions.clone(),
+        compare: args.compare.clone(),
+        only: args.only.clone(),
+    };
+    let programs = Programs {
+        folders: args.programs.clone(),
+        python: args.python.clone(),
+        weights: args.parameters.clone(),
+        runs: args.runs,
+    };
+    let begin = Instant::now();
+    let mut left = 0;
+    let mut file = None;
+    for (i, adapter) in adapters.iter().enumerate() {
+        let scale = args.scale.unwrap_or(if adapter.cpu { Scale::Small } else { Scale::Full });
+        let why = if adapter.cpu && args.scale.is_none() { ", as it is a CPU" } else { "" };
+        println!("adapter: {}, {scale} sizes{why}", adapter.name);
+        let mut cells = matrix::cells(&wanted, scale, adapter.cpu);
+        if i > 0 && cells.iter().any(|c| c.program != Program::Kiln) {
+            // other programs choose their device themselves
+            println!("other programs than kiln's are run beside the first adapter alone");
+            cells.retain(|c| c.program == Program::Kiln);
+        }
+        if args.list {
+            cells.iter().for_each(|c| println!("{c}"));
+            continue;
+        }
+        let file = match &mut file {
+            Some(file) => file,
+            none => none.insert(open(&path, broken > 0)?),
+        };
+        if i == 0 {
+            let (command, date) = (own_command(std::env::args().skip(1)), now());
+            add(file, &mut records, Record::Run { run: run.clone(), date, command })?;
+        }
+        let has_peak = |r: &Record| matches!(r, Record::Peak { adapter: a, .. } if *a == adapter.name);
+        if !records.iter().any(has_peak) {
+            add(file, &mut records, peak(&programs, adapter, &run)?)?;
+        }
+        for (n, cell) in cells.iter().enumerate() {
+            if cell::has(&records, &adapter.name, cell) {
+                continue;
+            }
+            if args.seconds.is_some_and(|s| begin.elapsed().as_secs() >= s) {
+                left += 1;
+                continue;
+            }
+            let measurement = one(args, &programs, adapter, cell, &run);
+            println!("[{}/{}] {cell}: {}", n + 1, cells.len(), in_words(&measurement.outcome));
+            add(file, &mut records, Record::Cell(measurement))?;
+        }
+    }
+    if args.list {
+        return Ok(());
+    }
+    if left > 0 {
+        println!("{left} cells are left; take them up with --resume --run {run}");
+    }
+    assemble(&run, &[path], &args.out)
+}
+
+/// `2026-11-30-nvidia-h200`.
+fn run_name(adapters: &[Adapter], now: SystemTime) -> String {
+    let date = humantime::format_rfc3339_seconds(now).to_string();
+    let slug = |name: &str| {
+        let words = name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty());
+        words.take(2).collect::<Vec<_>>().join("-").to_lowercase()
+    };
+    let what = if adapters.len() > 1 { "adapters".to_owned() } else { slug(&adapters[0].name) };
+    format!("{}-{what}", &date[..10])
+}
+
+/// The run's file, on a line of its own.
+fn open(path: &Path, cut: bool) -> Result<File, String> {
+    let say = |e: std::io::Error| format!("{}: {e}", path.display());
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(say)?;
+    }
+    let mut file = OpenOptions::new().create(true).append(true).open(path).map_err(say)?;
+    if cut {
+        file.write_all(b"\n").map_err(say)?;
+    }
+    Ok(file)
+}
+
+/// Writes a record at once, so that a run can be ended at any time.
+fn add(file: &mut File, records: &mut Vec<Record>, record: Record) -> Result<(), String> {
+    let line = serde_json::to_string(&record).map_err(|e| e.to_string())?;
+    writeln!(file, "{line}").and_then(|()| file.flush()).map_err(|e| e.to_string())?;
+    records.push(record);
+    Ok(())
+}
+
+fn now() -> String {
+    humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
+}
+
+fn peak(programs: &Programs, adapter: &Adapter, run: &str) -> Result<Record, String> {
+    let limits = Limits { first: Duration::from_secs(120), rest: Duration::from_secs(120) };
+    let (lines, end) = process::run(programs.peak(adapter)?, limits)?;
+    let found = lines.into_iter().find_map(|line| match line {
+        Line::Peak { flops, bytes, .. } => {
+            let Adapter { name, driver, cpu } = adapter.clone();
+            Some(Record::Peak { run: run.to_owned(), adapter: name, driver, cpu, flops, bytes })
+        }
+        _ => None,
+    });
+    found.ok_or_else(|| format!("the peaks of {} were not measured: {end:?}", adapter.name))
+}
+
+fn one(args: &Args, programs: &Programs, adapter: &Adapter, cell: &Cell, run: &str) -> Measurement {
+    let begin = programs.cell(cell, adapter);
+    let command = begin.as_ref().map_or(String::new(), typed);
+    let limits = Limits { first: Duration::from_secs(args.first_within), rest: Duration::from_secs(args.rest_within) };
+    let outcome = begin.and_then(|command| {
+        if let Some(save) = programs.save(cell)? {
+            let (_, end) = process::run(save, limits)?;
+            if end != End::Success {
+                return Err(format!("the parameters were not written: {end:?}"));
+            }
+        }
+        Ok(outcome(process::run(command, limits)?))
+    });
+    Measurement {
+        id: cell.to_string(),
+        run: run.to_owned(),
+        adapter: adapter.name.clone(),
+        driver: adapter.driver.clone(),
+        date: now(),
+        command,
+        outcome: outcome.unwrap_or_else(Outcome::Failed),
+    }
+}
+
+/// What a program's lines and its end come to.
+fn outcome((lines, end): (Vec<Line>, End)) -> Outcome {
+    match end {
+        End::FirstNotWithin(limit) => Outcome::NotWithin { seconds: limit.as_secs(), what: "first run".into() },
+        End::RestNotWithin(limit) => Outcome::NotWithin { seconds: limit.as_secs(), what: "timed runs".into() },
+        End::Failure(said) => Outcome::Failed(said),
+        End::Success => {
+            let measured = lines.into_iter().rev().find_map(|line| match line {
+                Line::Measured(measured) => Some(measured),
+                _ => None,
+            });
+            match measured {
+                Some(measured) => Outcome::Measured(Box::new(measured)),
+                None => Outcome::Failed("it ended without a measurement".into()),
+            }
+        }
+    }
+}
+
+fn in_words(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Measured(m) => format!("{:.3} ms (95 %: {:.3}), first run {:.2} s", m.ms, m.p95_ms, m.first_run_s),
+        Outcome::NotWithin { seconds, what } => format!("{what} not within {seconds} s"),
+        Outcome::Failed(why) => format!("failed: {}", why.replace('\n', " / ")),
+    }
+}
+
+/// Writes NAME.json, NAME.md and NAME-ADAPTER-MODEL.svg of some runs.
+fn assemble(name: &str, runs: &[PathBuf], out: &Path) -> Result<(), String> {
+    let mut records = Vec::new();
+    for path in runs {
+        let (found, broken) = cell::read(path)?;
+        if broken > 0 {
+            eprintln!("{}: {broken} lines are no records and passed over", path.display());
+        }
+        records.extend(found);
+    }
+    let tables = table::tables(&records)?;
+    let mut charts = Vec::new();
+    for (i, table) in tables.iter().enumerate() {
+        for model in [Model::Gptlite, Model::Deep, Model::Wide] {
+            let file = match i {
+                0 => format!("{name}-{model}.svg"),
+                i => format!("{name}-{}-{model}.svg", i + 1),
+            };
+            if chart::draw(&out.join(&file), table, model)? {
+                charts.push((table.adapter.clone(), model, file));
+            }
+        }
+    }
+    let json = serde_json::to_string_pretty(&tables).map_err(|e| e.to_string())?;
+    let commands = commands(&records);
+    let page = markdown::page(&format!("The seed's models: {name}"), &tables, &charts, &commands);
+    for (extension, text) in [("json", json), ("md", page)] {
+        let path = out.join(format!("{name}.{extension}"));
+        std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
+        println!("{}", path.display());
+    }
+    Ok(())
+}
+
+/// What runs were started with, each once.
+fn commands(records: &[Record]) -> Vec<String> {
+    let mut commands: Vec<String> = Vec::new();
+    for record in records {
+        if let Record::Run { command, .. } = record
+            && !commands.contains(command)
+        {
+            commands.push(command.clone());
+        }
+    }
+    commands
+}
+
+/// The runs' names in a row.
+fn names(runs: &[PathBuf]) -> String {
+    let stem = |p: &PathBuf| p.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    runs.iter().map(stem).collect::<Vec<_>>().join("+")
+}
+
+/// This program's arguments, as one gives them to `cargo xtask bench`: without those that say where this machine has things.
+fn own_command(args: impl IntoIterator<Item = String>) -> String {
+    const PLACES: [&str; 4] = ["--programs", "--python", "--parameters", "--out"];
+    let mut words = vec!["cargo xtask bench".to_owned()];
+    let mut args = args.into_iter();
+    while let Some(arg) = args.next() {
+        if PLACES.contains(&arg.as_str()) {
+            args.next();
+        } else if !PLACES.iter().any(|p| arg.starts_with(&format!("{p}="))) {
+            words.push(if arg.contains([' ', '*']) { format!("'{arg}'") } else { arg });
+        }
+    }
+    words.join(" ")
+}

@@ -1,0 +1,267 @@
+//! In: tables; out: a page of Markdown. Knows nothing of how they were measured.
+
+use crate::cell::{Class, Outcome, Program};
+use crate::sizes::{Model, Phase, Scale, Sizes};
+use crate::table::{CLASSES, Peak, Row, Table, fastest};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+/// The page, with charts by their file names.
+pub fn page(title: &str, tables: &[Table], charts: &[(String, Model, String)], commands: &[String]) -> String {
+    let mut out = format!("# {title}\n\n");
+    out.push_str(HEAD);
+    out.push_str("\n```sh\n");
+    for command in commands {
+        let _ = writeln!(out, "{command}");
+    }
+    out.push_str("```\n");
+    for table in tables {
+        adapter(&mut out, table, charts);
+    }
+    if tables.len() > 1 {
+        across(&mut out, tables);
+    }
+    out
+}
+
+const HEAD: &str = "\
+Medians of runs that each wait for the one before, by the host's clock from the call that starts a run to its end, with the
+time that 95 % of them keep; *in flight* is per run of many that do not wait; *device* is by the device's clock (kiln:
+first kernel's begin to last one's end with timestamps, PyTorch: CUDA events). All programs start from the same weights.
+A ratio is the median of the best PyTorch variant of that cell in the same run by the cell's own: above 1 the cell is
+faster. The floor is the model's FLOPs at the adapter's measured rate of f32 multiply-adds, or its weights at the measured
+rate of a copy, whichever is more; *roofline* is the floor by the median. Memory is what kiln's plan says and PyTorch's
+`max_memory_allocated`. Precisions that are compared with each other: `highest` and f32 with TF32 off; `high` and TF32;
+`medium`, f16 storage and PyTorch's f16 (inference with weights in f16, training by autocast).
+";
+
+fn adapter(out: &mut String, table: &Table, charts: &[(String, Model, String)]) {
+    let _ = writeln!(out, "\n## {}\n", table.adapter);
+    let _ = write!(out, "Driver {}", table.driver);
+    if let Some(Peak { flops, bytes }) = table.peak {
+        let _ = write!(out, "; measured peaks {}FLOP/s in f32 and {}B/s", si(flops), si(bytes));
+    }
+    let programs: BTreeSet<&str> = table.rows.iter().filter_map(|r| Some(r.measured()?.program.as_str())).collect();
+    let _ =
+        writeln!(out, "; {}. Runs: {}.", programs.into_iter().collect::<Vec<_>>().join(", "), table.runs.join(", "));
+    summary(out, table);
+    let mut seen = Vec::new();
+    for row in &table.rows {
+        let part = (row.cell.model, row.cell.phase);
+        if seen.contains(&part) {
+            continue;
+        }
+        if seen.last().is_none_or(|(model, _)| *model != part.0) {
+            let _ = writeln!(out, "\n### {}\n\n{}", part.0, sizes(Sizes::of(part.0, row.cell.scale), row.cell.scale));
+            for (_, _, file) in charts.iter().filter(|(a, m, _)| *a == table.adapter && *m == part.0) {
+                let _ = writeln!(out, "\n![{}: throughput and memory]({file})", part.0);
+            }
+        }
+        seen.push(part);
+        detail(out, table, part);
+    }
+}
+
+/// What a model's sizes are, in words.
+fn sizes(s: Sizes, scale: Scale) -> String {
+    let scaled = if scale == Scale::Small { ", scaled down for a CPU" } else { "" };
+    match s.model {
+        Model::Gptlite => format!(
+            "{} layers of {}, {} heads, vocabulary {}, S = {}, batch 1{scaled}.",
+            s.depth, s.width, s.heads, s.vocab, s.rows
+        ),
+        _ => format!("{} layers of {}, batch {}{scaled}.", s.depth, s.width, s.rows),
+    }
+}
+
+/// The best of each program, a line a model, phase and class.
+fn summary(out: &mut String, table: &Table) {
+    let programs: BTreeSet<Program> = table.rows.iter().map(|r| r.cell.program).collect();
+    let others: Vec<Program> =
+        [Program::Burn, Program::Meganeura].into_iter().filter(|p| programs.contains(p)).collect();
+    out.push_str("\nThe best of each, ms (variant):\n\n| model | | weights | precision | floor | kiln |");
+    if programs.contains(&Program::Pytorch) {
+        out.push_str(" PyTorch | PyTorch / kiln |");
+    }
+    for other in &others {
+        let _ = write!(out, " {other} | {other} / kiln |");
+    }
+    let columns = out.lines().last().map_or(0, |l| l.matches('|').count() - 1);
+    let _ = writeln!(out, "\n|{}", " --- |".repeat(columns));
+    let mut groups: Vec<(&Row, Vec<&Row>)> = Vec::new();
+    for row in &table.rows {
+        match groups.iter_mut().find(|(first, _)| first.cell.compares(&row.cell)) {
+            Some((_, rows)) => rows.push(row),
+            None => groups.push((row, vec![row])),
+        }
+    }
+    for (first, rows) in groups {
+        let cell = &first.cell;
+        let of = |program| fastest(rows.iter().copied().filter(|r| r.cell.program == program));
+        let class = CLASSES.iter().find(|(c, _)| *c == cell.class()).map_or("", |(_, name)| name);
+        let floor = (cell.class() == Class::F32).then_some(first.floor_ms).flatten();
+        let kiln = of(Program::Kiln);
+        let _ = write!(out, "| {} | {} | {} | {class} | {} |", cell.model, cell.phase, cell.weights, number(floor));
+        let best = |found: Option<(&Row, &crate::line::Measured)>| {
+            found.map_or("–".into(), |(r, m)| format!("{} ({})", number(Some(m.ms)), r.cell.variant))
+        };
+        let _ = write!(out, " {} |", best(kiln));
+        let with_pytorch = programs.contains(&Program::Pytorch).then_some(Program::Pytorch);
+        for program in with_pytorch.into_iter().chain(others.iter().copied()) {
+            let other = of(program);
+            // of the same run, as a machine is not the same every day
+            let same = kiln.zip(other).filter(|((a, _), (b, _))| a.measurement.run == b.measurement.run);
+            let ratio = same.map(|((_, k), (_, o))| o.ms / k.ms);
+            let _ = write!(out, " {} | {} |", best(other), number(ratio));
+        }
+        out.push('\n');
+    }
+}
+
+fn detail(out: &mut String, table: &Table, (model, phase): (Model, Phase)) {
+    let what = if phase == Phase::Infer { "Inference" } else { "Training" };
+    let _ = writeln!(out, "\n{what}, {model}:\n");
+    out.push_str(
+        "| weights | precision | program | variant | ms (95 %) | in flight | device | samples/s | FLOP/s | roofline | \
+         MiB | submits | dispatches | first run s | best PyTorch / this |\n",
+    );
+    let _ = writeln!(out, "|{}", " --- |".repeat(15));
+    for row in table.rows.iter().filter(|r| (r.cell.model, r.cell.phase) == (model, phase)) {
+        let c = &row.cell;
+        let _ = write!(out, "| {} | {} | {} | {} |", c.weights, c.precision, c.program, c.variant);
+        let m = match &row.measurement.outcome {
+            Outcome::Measured(m) => m,
+            Outcome::NotWithin { seconds, what } => {
+                let _ = writeln!(out, " {what} not within {seconds} s |{}", " |".repeat(10));
+                continue;
+            }
+            Outcome::Failed(why) => {
+                let why = why.replace('|', "/").replace('\n', " ");
+                let _ = writeln!(out, " failed: {} |{}", last(&why, 160), " |".repeat(10));
+                continue;
+            }
+        };
+        let ratio =
+            row.pytorch.as_ref().map_or(String::new(), |b| format!("{} ({})", number(Some(b.ratio)), b.variant));
+        let percent = row.roofline.map_or(String::new(), |r| format!("{:.0} %", 100.0 * r));
+        let whole = |n: Option<u64>| n.map_or(String::new(), |n| n.to_string());
+        let _ = writeln!(
+            out,
+            " {} ({}) | {} | {} | {} | {} | {percent} | {} | {} | {} | {} | {ratio} |",
+            number(Some(m.ms)),
+            number(Some(m.p95_ms)),
+            number(m.in_flight_ms),
+            number(m.device_ms),
+            number(row.samples_per_s),
+            row.tflops.map_or(String::new(), |t| si(t * 1e12)),
+            m.peak_mib.map_or(String::new(), |mib| format!("{mib:.0}")),
+            whole(m.submits),
+            whole(m.dispatches),
+            number(Some(m.first_run_s)),
+        );
+        if let Some(note) = &m.note {
+            let _ = writeln!(out, "| | | | | {note} |{}", " |".repeat(10));
+        }
+    }
+}
+
+/// kiln's cells on each adapter.
+fn across(out: &mut String, tables: &[Table]) {
+    out.push_str(
+        "\n## Across adapters\n\nkiln's medians in ms, and their share of each adapter's roofline:\n\n| cell |",
+    );
+    for table in tables {
+        let _ = write!(out, " {} |", table.adapter);
+    }
+    let _ = writeln!(out, "\n|{}", " --- |".repeat(tables.len() + 1));
+    let rows = tables.iter().flat_map(|t| &t.rows).filter(|r| r.cell.program == Program::Kiln);
+    let ids: BTreeSet<&str> = rows.map(|r| r.measurement.id.as_str()).collect();
+    for id in ids {
+        let _ = write!(out, "| {} |", id.trim_start_matches("kiln/"));
+        for table in tables {
+            let row = table.rows.iter().find(|r| r.measurement.id == id);
+            let shown = row.and_then(|r| Some((r.measured()?.ms, r.roofline?)));
+            let text =
+                shown.map_or("–".into(), |(ms, share)| format!("{} ({:.0} %)", number(Some(ms)), 100.0 * share));
+            let _ = write!(out, " {text} |");
+        }
+        out.push('\n');
+    }
+}
+
+/// Three digits, or none.
+pub fn number(value: Option<f64>) -> String {
+    match value {
+        None => String::new(),
+        Some(v) if v.abs() >= 99.95 => format!("{v:.0}"),
+        Some(v) if v.abs() >= 9.995 => format!("{v:.1}"),
+        Some(v) if v.abs() >= 0.9995 => format!("{v:.2}"),
+        Some(v) => format!("{v:.3}"),
+    }
+}
+
+/// With a prefix of the SI: `60.1 T`.
+fn si(value: f64) -> String {
+    let prefixes = [(1e12, "T"), (1e9, "G"), (1e6, "M")];
+    let (unit, prefix) = prefixes.into_iter().find(|(unit, _)| value >= *unit).unwrap_or((1.0, ""));
+    format!("{} {prefix}", number(Some(value / unit)))
+}
+
+/// The end of a text, which is where an error stands.
+fn last(text: &str, most: usize) -> String {
+    let skip = text.chars().count().saturating_sub(most);
+    let cut = if skip > 0 { "…" } else { "" };
+    format!("{cut}{}", text.chars().skip(skip).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::{Measurement, Record};
+    use crate::table::tables;
+    use crate::tests::measurement;
+
+    #[test]
+    fn numbers_have_three_digits() {
+        let shown: Vec<String> =
+            [0.12345, 0.9999, 1.2345, 9.999, 12.345, 99.99, 1234.5].map(|v| number(Some(v))).to_vec();
+        assert_eq!(shown, ["0.123", "1.00", "1.23", "10.0", "12.3", "100", "1234"]);
+        assert_eq!(number(None), "");
+        assert_eq!(si(60.14e12), "60.1 T");
+        assert_eq!(si(0.5), "0.500 ");
+    }
+
+    #[test]
+    fn two_runs_make_one_page() {
+        let slow = Outcome::NotWithin { seconds: 120, what: "first run".into() };
+        let of = |id: &str, run: &str, ms| Record::Cell(measurement(id, run, ms));
+        let records = [
+            of("pytorch/wide/full/he/infer/graph/f32", "one", 16.0),
+            of("kiln/wide/full/he/infer/recorded/highest", "one", 40.0),
+            of("kiln/wide/full/he/infer/fused/highest", "one", 32.0),
+            Record::Cell(Measurement {
+                outcome: slow,
+                ..measurement("pytorch/wide/full/he/infer/max-autotune/f32", "one", 0.0)
+            }),
+            of("meganeura/wide/full/he/infer/session/f32", "two", 64.0),
+        ];
+        let page = page("Title", &tables(&records).unwrap(), &[], &["cargo xtask bench".into()]);
+        for line in [
+            "Driver driver; program 1. Runs: one, two.",
+            "| wide | infer | he | f32 |  | 32.0 (fused) | 16.0 (graph) | 0.500 | 64.0 (session) |  |",
+            "| he | highest | kiln | fused | 32.0 (33.0) | 32.0 |  | 64000 | 25.8 T |  | 10 | 1 | 3 | 0.500 | 0.500 (graph) |",
+            "| he | f32 | pytorch | max-autotune | first run not within 120 s | | | | | | | | | | |",
+        ] {
+            assert!(page.lines().any(|l| l == line), "{line}\n\n{page}");
+        }
+    }
+
+    #[test]
+    fn adapters_stand_side_by_side() {
+        let id = "kiln/deep/full/he/infer/fused/highest";
+        let on =
+            |adapter: &str, ms| Record::Cell(Measurement { adapter: adapter.into(), ..measurement(id, "one", ms) });
+        let page = page("Title", &tables(&[on("fast", 2.0), on("slow", 4.0)]).unwrap(), &[], &[]);
+        assert!(page.contains("| cell | fast | slow |"), "{page}");
+    }
+}

@@ -1,0 +1,186 @@
+//! In: a cell and where programs lie; out: the command that runs it. Knows each program's flags.
+
+use crate::cell::{Cell, Program, Weights};
+use crate::sizes::{Model, Scale, Sizes};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where programs lie and what they share.
+pub struct Programs {
+    /// Folders that are looked through in order.
+    pub folders: Vec<PathBuf>,
+    pub python: PathBuf,
+    /// Where parameters are kept that other programs than kiln's read.
+    pub weights: PathBuf,
+    pub runs: usize,
+}
+
+/// The device that cells are run on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adapter {
+    pub name: String,
+    pub driver: String,
+    pub cpu: bool,
+}
+
+impl Programs {
+    fn find(&self, name: &str) -> Result<PathBuf, String> {
+        let with_suffix = format!("{name}{}", std::env::consts::EXE_SUFFIX);
+        let places = self.folders.iter().flat_map(|f| [f.join(&with_suffix), f.join(name)]);
+        places.into_iter().find(|p| p.is_file()).ok_or_else(|| {
+            let folders: Vec<String> = self.folders.iter().map(|f| f.display().to_string()).collect();
+            format!("{name} is not in {}", folders.join(", "))
+        })
+    }
+
+    /// kiln's example with an adapter.
+    fn seed_models(&self, adapter: &Adapter) -> Result<Command, String> {
+        let mut command = Command::new(self.find("seed_models")?);
+        command.args(["--lines", "--adapter", &adapter.name]);
+        Ok(command)
+    }
+
+    /// What measures an adapter's peaks.
+    pub fn peak(&self, adapter: &Adapter) -> Result<Command, String> {
+        let mut command = self.seed_models(adapter)?;
+        command.arg("--peak");
+        Ok(command)
+    }
+
+    /// What runs a cell.
+    pub fn cell(&self, cell: &Cell, adapter: &Adapter) -> Result<Command, String> {
+        let mut command = match cell.program {
+            Program::Kiln => {
+                let mut command = self.seed_models(adapter)?;
+                command.args(["--model", &cell.model.to_string(), "--scale", &cell.scale.to_string()]);
+                command.args(["--init", &cell.weights.to_string(), "--mode", &cell.variant]);
+                command
+            }
+            Program::Pytorch => {
+                let mut command = Command::new(&self.python);
+                command.arg(self.find("models.py")?);
+                command.args(["--device", if adapter.cpu { "cpu" } else { "cuda" }]);
+                self.add_model(&mut command, cell);
+                command.args(["--variant", &cell.variant]);
+                command
+            }
+            Program::Burn | Program::Meganeura => {
+                let mut command = Command::new(self.find(&format!("kiln-peer-{}", cell.program))?);
+                self.add_model(&mut command, cell);
+                command
+            }
+        };
+        command.args(["--phase", &cell.phase.to_string(), "--precision", &cell.precision]);
+        command.args(["--runs", &self.runs.to_string()]);
+        Ok(command)
+    }
+
+    /// A model's sizes and parameters, for programs that do not know them.
+    fn add_model(&self, command: &mut Command, cell: &Cell) {
+        let sizes = Sizes::of(cell.model, cell.scale);
+        command.args(["--model", &cell.model.to_string(), "--weights"]);
+        command.arg(self.weights_of(cell.model, cell.scale, cell.weights));
+        let mut number = |flag: &str, value: usize| {
+            command.args([flag, &value.to_string()]);
+        };
+        number("--rows", sizes.rows);
+        number("--width", sizes.width);
+        number("--depth", sizes.depth);
+        if cell.model == Model::Gptlite {
+            number("--heads", sizes.heads);
+            number("--vocab", sizes.vocab);
+        }
+    }
+
+    fn weights_of(&self, model: Model, scale: Scale, weights: Weights) -> PathBuf {
+        self.weights.join(scale.to_string()).join(format!("{model}-{weights}.safetensors"))
+    }
+
+    /// What writes the parameters that a cell reads, if it reads some and they are not there.
+    pub fn save(&self, cell: &Cell) -> Result<Option<Command>, String> {
+        let path = self.weights_of(cell.model, cell.scale, cell.weights);
+        if cell.program == Program::Kiln || path.is_file() {
+            return Ok(None);
+        }
+        let mut command = Command::new(self.find("seed_models")?);
+        command.arg("--save").arg(path.parent().unwrap_or(Path::new(".")));
+        command.args(["--model", &cell.model.to_string(), "--scale", &cell.scale.to_string()]);
+        command.args(["--init", &cell.weights.to_string()]);
+        Ok(Some(command))
+    }
+}
+
+/// A command as it would be typed; folders are left out, which differ from machine to machine.
+pub fn typed(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let word = |w: &std::ffi::OsStr| {
+        let path = Path::new(w);
+        let name = if path.is_absolute() { path.file_name().unwrap_or(w) } else { w };
+        let text = name.to_string_lossy().into_owned();
+        if text.contains([' ', '(', ')']) { format!("'{text}'") } else { text }
+    };
+    words.map(word).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::cell;
+
+    fn programs(folder: &Path) -> Programs {
+        Programs {
+            folders: vec![folder.to_owned()],
+            python: "python3".into(),
+            weights: folder.join("weights"),
+            runs: 30,
+        }
+    }
+
+    #[test]
+    fn a_cell_s_command_holds_all_that_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["seed_models", "models.py", "kiln-peer-burn"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let programs = programs(folder.path());
+        let adapter = Adapter { name: "llvmpipe (LLVM 15)".into(), driver: "Mesa".into(), cpu: true };
+        let command = |id: &str| typed(&programs.cell(&cell(id), &adapter).unwrap());
+        assert_eq!(
+            command("kiln/deep/small/he/train/fused/highest"),
+            "seed_models --lines --adapter 'llvmpipe (LLVM 15)' --model deep --scale small --init he --mode fused \
+             --phase train --precision highest --runs 30"
+        );
+        assert_eq!(
+            command("pytorch/gptlite/full/default/infer/sdpa-eager/f32"),
+            "python3 models.py --device cpu --model gptlite --weights gptlite-default.safetensors --rows 2048 \
+             --width 768 --depth 12 --heads 12 --vocab 65 --variant sdpa-eager --phase infer --precision f32 --runs 30"
+        );
+        assert_eq!(
+            command("burn/wide/full/he/infer/fusion/f32"),
+            "kiln-peer-burn --model wide --weights wide-he.safetensors --rows 2048 --width 8192 --depth 3 --phase infer \
+             --precision f32 --runs 30"
+        );
+    }
+
+    #[test]
+    fn parameters_are_written_once_and_for_others_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("seed_models"), "").unwrap();
+        let programs = programs(folder.path());
+        assert_eq!(programs.save(&cell("kiln/deep/small/he/infer/fused/highest")).unwrap().map(|c| typed(&c)), None);
+        let other = cell("burn/deep/small/he/infer/fusion/f32");
+        let save = programs.save(&other).unwrap().map(|c| typed(&c));
+        assert_eq!(save.as_deref(), Some("seed_models --save small --model deep --scale small --init he"));
+        std::fs::create_dir_all(folder.path().join("weights/small")).unwrap();
+        std::fs::write(folder.path().join("weights/small/deep-he.safetensors"), "").unwrap();
+        assert_eq!(programs.save(&other).unwrap().map(|c| typed(&c)), None);
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let adapter = Adapter { name: "a".into(), driver: "d".into(), cpu: false };
+        let found = programs(folder.path()).cell(&cell("meganeura/deep/full/he/infer/session/f32"), &adapter);
+        assert_eq!(found.unwrap_err(), format!("kiln-peer-meganeura is not in {}", folder.path().display()));
+    }
+}

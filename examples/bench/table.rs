@@ -1,0 +1,232 @@
+//! In: records of one or more runs; out: [`Table`], each cell with its ratio to the best PyTorch variant of that cell in the
+//! same run and its share of the roofline. Knows neither processes nor how a table is drawn.
+
+use crate::cell::{Cell, Class, Measurement, Outcome, Program, Record};
+use crate::line::Measured;
+use crate::matrix;
+use crate::sizes::Sizes;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What an adapter reaches, measured in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Peak {
+    pub flops: f64,
+    pub bytes: f64,
+}
+
+/// All cells of one adapter.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Table {
+    pub adapter: String,
+    pub driver: String,
+    /// Of the last run that measured it.
+    pub peak: Option<Peak>,
+    /// The runs that cells come from.
+    pub runs: Vec<String>,
+    pub rows: Vec<Row>,
+}
+
+/// A cell with what follows from it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    #[serde(skip)]
+    pub cell: Cell,
+    #[serde(flatten)]
+    pub measurement: Measurement,
+    /// Samples a second of runs that do not wait for each other, or else of those that do.
+    pub samples_per_s: Option<f64>,
+    /// The model's FLOPs by the median.
+    pub tflops: Option<f64>,
+    /// The least time that the adapter's measured rates of f32 arithmetic and of memory allow, milliseconds.
+    pub floor_ms: Option<f64>,
+    /// The floor by the median. Matrix units can make it more than 1.
+    pub roofline: Option<f64>,
+    /// The best PyTorch variant of this cell in the same run.
+    pub pytorch: Option<Best>,
+}
+
+/// A variant and how many times as long as another cell it takes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Best {
+    pub variant: String,
+    /// Its median by that of the cell.
+    pub ratio: f64,
+}
+
+impl Row {
+    pub fn measured(&self) -> Option<&Measured> {
+        match &self.measurement.outcome {
+            Outcome::Measured(m) => Some(m),
+            _ => None,
+        }
+    }
+}
+
+/// A table an adapter, in the order in which adapters come. Where runs share a cell, the later run's stands.
+pub fn tables(records: &[Record]) -> Result<Vec<Table>, String> {
+    let mut tables: Vec<Table> = Vec::new();
+    let mut peaks: BTreeMap<(&str, &str), Peak> = BTreeMap::new();
+    let mut latest: BTreeMap<(&str, &str), &Measurement> = BTreeMap::new();
+    for record in records {
+        let (adapter, driver) = match record {
+            Record::Run { .. } => continue,
+            Record::Peak { adapter, driver, .. } => (adapter, driver),
+            Record::Cell(m) => (&m.adapter, &m.driver),
+        };
+        let at = tables.iter().position(|t| t.adapter == *adapter).unwrap_or_else(|| {
+            let (adapter, driver) = (adapter.clone(), driver.clone());
+            tables.push(Table { adapter, driver, peak: None, runs: Vec::new(), rows: Vec::new() });
+            tables.len() - 1
+        });
+        match record {
+            Record::Run { .. } => {}
+            Record::Peak { run, flops, bytes, .. } => {
+                let peak = Peak { flops: *flops, bytes: *bytes };
+                peaks.insert((adapter, run), peak);
+                tables[at].peak = Some(peak);
+            }
+            Record::Cell(m) => drop(latest.insert((adapter, &m.id), m)),
+        }
+    }
+    for table in &mut tables {
+        let of_adapter = latest.iter().filter(|((adapter, _), _)| **adapter == *table.adapter);
+        let mut cells = of_adapter.map(|(_, m)| Ok((m.id.parse::<Cell>()?, *m))).collect::<Result<Vec<_>, String>>()?;
+        cells.sort_by(|(a, _), (b, _)| order(a).cmp(&order(b)));
+        table.rows = cells.iter().map(|(c, m)| row(c, m, &cells, peaks.get(&(&table.adapter, &m.run)))).collect();
+        let mut runs: Vec<String> = cells.iter().map(|(_, m)| m.run.clone()).collect();
+        runs.sort();
+        runs.dedup();
+        table.runs = runs;
+    }
+    Ok(tables)
+}
+
+/// By what is compared, then PyTorch's variants before kiln's modes, each as they stand in the matrix.
+fn order(cell: &Cell) -> impl Ord {
+    (
+        (cell.model, cell.phase, cell.weights, cell.class(), cell.program),
+        (cell.precision.clone(), matrix::position(cell), cell.variant.clone()),
+    )
+}
+
+fn row(cell: &Cell, m: &Measurement, all: &[(Cell, &Measurement)], peak: Option<&Peak>) -> Row {
+    let sizes = Sizes::of(cell.model, cell.scale);
+    let flops = sizes.flops(cell.phase);
+    let mut row = Row {
+        cell: cell.clone(),
+        measurement: m.clone(),
+        samples_per_s: None,
+        tflops: None,
+        floor_ms: None,
+        roofline: None,
+        pytorch: None,
+    };
+    let size = if cell.precision == "f16" { 2 } else { 4 };
+    row.floor_ms = peak.map(|p| (flops / p.flops).max(sizes.bytes(cell.phase, size) / p.bytes) * 1e3);
+    let Outcome::Measured(measured) = &m.outcome else { return row };
+    row.samples_per_s = Some(sizes.samples() as f64 / measured.in_flight_ms.unwrap_or(measured.ms) * 1e3);
+    row.tflops = Some(flops / measured.ms / 1e9);
+    row.roofline = row.floor_ms.map(|floor| floor / measured.ms);
+    row.pytorch =
+        best(cell, m, all).map(|(other, ms)| Best { variant: other.variant.clone(), ratio: ms / measured.ms });
+    row
+}
+
+/// The fastest PyTorch variant that is compared with a cell, of the same run.
+fn best<'a>(cell: &Cell, m: &Measurement, all: &'a [(Cell, &Measurement)]) -> Option<(&'a Cell, f64)> {
+    let same = all.iter().filter(|(c, o)| c.program == Program::Pytorch && o.run == m.run && c.compares(cell));
+    let times = same.filter_map(|(c, o)| match &o.outcome {
+        Outcome::Measured(measured) => Some((c, measured.ms)),
+        _ => None,
+    });
+    times.min_by(|(_, a), (_, b)| a.total_cmp(b))
+}
+
+/// Of the cells that pass, the fastest.
+pub fn fastest<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Option<(&'a Row, &'a Measured)> {
+    let measured = rows.into_iter().filter_map(|r| Some((r, r.measured()?)));
+    measured.min_by(|(_, a), (_, b)| a.ms.total_cmp(&b.ms))
+}
+
+/// The classes in the order in which they are shown.
+pub const CLASSES: [(Class, &str); 3] = [(Class::F32, "f32"), (Class::Tf32, "TF32, High"), (Class::F16, "f16, Medium")];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::measurement;
+
+    fn peak(run: &str) -> Record {
+        let (run, adapter, driver) = (run.into(), "adapter".into(), "driver".into());
+        Record::Peak { run, adapter, driver, cpu: false, flops: 50e12, bytes: 4e12 }
+    }
+
+    fn ratio(table: &Table, id: &str) -> Option<(String, f64)> {
+        let row = table.rows.iter().find(|r| r.measurement.id == id).unwrap();
+        row.pytorch.as_ref().map(|b| (b.variant.clone(), b.ratio))
+    }
+
+    #[test]
+    fn a_ratio_is_to_the_best_pytorch_variant_of_the_same_run() {
+        let records = [
+            peak("one"),
+            Record::Cell(measurement("pytorch/wide/full/he/infer/eager/f32", "one", 20.0)),
+            Record::Cell(measurement("pytorch/wide/full/he/infer/graph/f32", "one", 16.0)),
+            Record::Cell(measurement("pytorch/wide/full/he/infer/graph/tf32", "one", 2.0)),
+            Record::Cell(measurement("pytorch/wide/full/he/train/graph/f32", "one", 3.0)),
+            Record::Cell(measurement("kiln/wide/full/he/infer/fused/highest", "one", 32.0)),
+            Record::Cell(measurement("kiln/wide/full/he/infer/fused/high", "one", 8.0)),
+            // another machine's day
+            peak("two"),
+            Record::Cell(measurement("pytorch/wide/full/he/infer/compile/f32", "two", 1.0)),
+            Record::Cell(measurement("kiln/wide/full/he/infer/recorded/highest", "two", 4.0)),
+            Record::Cell(measurement("kiln/wide/full/default/infer/fused/highest", "two", 4.0)),
+        ];
+        let [table] = tables(&records).unwrap().try_into().unwrap();
+        assert_eq!(table.runs, ["one", "two"]);
+        assert_eq!(ratio(&table, "kiln/wide/full/he/infer/fused/highest"), Some(("graph".into(), 0.5)));
+        assert_eq!(ratio(&table, "kiln/wide/full/he/infer/fused/high"), Some(("graph".into(), 0.25)));
+        assert_eq!(ratio(&table, "pytorch/wide/full/he/infer/eager/f32"), Some(("graph".into(), 0.8)));
+        assert_eq!(ratio(&table, "kiln/wide/full/he/infer/recorded/highest"), Some(("compile".into(), 0.25)));
+        assert_eq!(ratio(&table, "kiln/wide/full/default/infer/fused/highest"), None);
+    }
+
+    #[test]
+    fn a_later_run_s_cell_stands() {
+        let id = "kiln/deep/full/he/infer/fused/highest";
+        let records = [Record::Cell(measurement(id, "one", 9.0)), Record::Cell(measurement(id, "two", 7.0))];
+        let [table] = tables(&records).unwrap().try_into().unwrap();
+        assert_eq!(table.rows.len(), 1);
+        assert_eq!(table.rows[0].measured().unwrap().ms, 7.0);
+        assert_eq!(table.runs, ["two"]);
+    }
+
+    #[test]
+    fn what_was_not_measured_has_no_ratio() {
+        let slow = "pytorch/deep/full/he/infer/compile/f32";
+        let ended = Outcome::NotWithin { seconds: 120, what: "first run".into() };
+        let records = [
+            Record::Cell(Measurement { outcome: ended, ..measurement(slow, "one", 0.0) }),
+            Record::Cell(measurement("kiln/deep/full/he/infer/fused/highest", "one", 7.0)),
+        ];
+        let [table] = tables(&records).unwrap().try_into().unwrap();
+        assert!(table.rows.iter().all(|r| r.pytorch.is_none() && r.roofline.is_none()));
+    }
+
+    #[test]
+    fn the_floor_is_the_slower_of_arithmetic_and_memory() {
+        let records = [
+            peak("one"),
+            Record::Cell(measurement("kiln/wide/full/he/infer/fused/highest", "one", 20.0)),
+            Record::Cell(measurement("kiln/wide/full/he/infer/fused/f16", "one", 20.0)),
+        ];
+        let [table] = tables(&records).unwrap().try_into().unwrap();
+        let row = &table.rows[0];
+        // 2 · 2048 · 8192² · 3 FLOPs at 50 TFLOP/s
+        assert!((row.floor_ms.unwrap() - 16.49).abs() < 0.01, "{:?}", row.floor_ms);
+        assert!((row.roofline.unwrap() - 0.8246).abs() < 1e-3, "{:?}", row.roofline);
+        assert_eq!(row.samples_per_s, Some(102_400.0));
+        assert_eq!(fastest(&table.rows).unwrap().1.ms, 20.0);
+    }
+}

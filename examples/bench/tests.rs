@@ -1,0 +1,120 @@
+//! What tests of several modules make, and the runner from end to end with programs that are scripts.
+
+use crate::cell::{Cell, Measurement, Outcome};
+use crate::line::Measured;
+use crate::sizes::{Model, Phase, Scale, Sizes};
+
+pub fn cell(id: &str) -> Cell {
+    id.parse().unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A cell that took this long.
+pub fn measurement(id: &str, run: &str, ms: f64) -> Measurement {
+    let measured = Measured {
+        adapter: "adapter".into(),
+        driver: "driver".into(),
+        program: "program 1".into(),
+        runs: 30,
+        ms,
+        p95_ms: ms + 1.0,
+        min_ms: ms,
+        in_flight_ms: Some(ms),
+        device_ms: None,
+        first_run_s: 0.5,
+        peak_mib: Some(10.0),
+        submits: Some(1),
+        dispatches: Some(3),
+        loss: None,
+        note: None,
+    };
+    Measurement {
+        id: id.into(),
+        run: run.into(),
+        adapter: "adapter".into(),
+        driver: "driver".into(),
+        date: "2026-11-30T00:00:00Z".into(),
+        command: "seed_models".into(),
+        outcome: Outcome::Measured(Box::new(measured)),
+    }
+}
+
+#[test]
+fn commands_say_nothing_of_where_things_lie() {
+    let args = ["--only", "kiln/*/full", "--python", "/opt/python", "--out=/tmp/x", "--resume"];
+    let command = crate::own_command(args.map(str::to_owned));
+    assert_eq!(command, "cargo xtask bench --only 'kiln/*/full' --resume");
+}
+
+/// A run that is ended and resumed, with scripts in place of programs.
+#[cfg(unix)]
+#[test]
+fn a_run_is_resumed_and_put_together() {
+    use crate::cell::{Record, read};
+    use crate::{Args, measure};
+    use clap::Parser;
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let script = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    let peak = r#"{"line": "peak", "adapter": "A", "driver": "D", "flops": 1e12, "bytes": 1e11}"#;
+    let cell = |program: &str, ms: f64| {
+        format!(
+            r#"{{"line": "measured", "adapter": "A", "driver": "D", "program": "{program}", "runs": 30, "ms": {ms},
+            "p95_ms": {ms}, "min_ms": {ms}, "in_flight_ms": {ms}, "first_run_s": 1, "peak_mib": 5}}"#
+        )
+        .replace('\n', " ")
+    };
+    let ours = format!(
+        "#!/bin/sh\ncase \"$*\" in *--peak*) echo '{peak}';; *--save*) :;; *) echo '{}';; esac\n",
+        cell("kiln", 2.0)
+    );
+    script("seed_models", &ours);
+    script("kiln-peer-meganeura", &format!("#!/bin/sh\necho '{}'\n", cell("meganeura", 8.0)));
+    let Ok(adapters) = crate::adapters("best") else { return println!("skipped: no adapter") };
+    let args = |more: &[&str]| {
+        let (out, parameters) = (at("out"), at("weights"));
+        let mut all = vec!["bench", "--run", "r", "--out", &out, "--programs", folder.path().to_str().unwrap()];
+        all.extend(["--parameters", &parameters, "--models", "deep", "--weights", "he", "--compare", "meganeura"]);
+        all.extend(["--scale", "small", "--precisions", "highest", "--modes", "recorded,fused"]);
+        all.extend(more);
+        Args::parse_from(all)
+    };
+    let records = || read(&folder.path().join("out/r.jsonl")).unwrap().0;
+    let cells = || records().iter().filter(|r| matches!(r, Record::Cell(_))).count();
+    measure(&args(&["--only", "kiln/*/*/*/infer/fused"])).unwrap();
+    assert_eq!(cells(), 1);
+    let error = measure(&args(&[])).unwrap_err();
+    assert!(error.ends_with("is there; go on with --resume, or name another with --run"), "{error}");
+    measure(&args(&["--resume", "--seconds", "0"])).unwrap();
+    assert_eq!(cells(), 1, "no time was given");
+    measure(&args(&["--resume"])).unwrap();
+    let others = if adapters[0].cpu { 1 } else { 2 };
+    assert_eq!(cells(), 2 * (2 + others));
+    measure(&args(&["--resume"])).unwrap();
+    assert_eq!(cells(), 2 * (2 + others), "nothing was left to run");
+    let page = std::fs::read_to_string(folder.path().join("out/r.md")).unwrap();
+    let summary = format!("| deep | infer | he | f32 | {} | 2.00 (recorded) | 8.00 (session) | 4.00 |", floor());
+    assert!(page.lines().any(|l| l == summary), "{summary}\n{page}");
+    assert!(folder.path().join("out/r-deep.svg").is_file());
+    assert!(folder.path().join("out/r.json").is_file());
+}
+
+#[test]
+fn full_models_have_the_weights_and_work_of_the_seed_s() {
+    let mib = |model| Sizes::of(model, Scale::Full).parameters() as f64 * 4.0 / f64::from(1 << 20);
+    assert_eq!([Model::Gptlite, Model::Deep, Model::Wide].map(|m| mib(m).round()), [331.0, 514.0, 768.0]);
+    let gflops = |model, phase| (Sizes::of(model, Scale::Full).flops(phase) / 1e9).round();
+    assert_eq!(gflops(Model::Gptlite, Phase::Infer), 425.0);
+    assert_eq!(gflops(Model::Wide, Phase::Train), 2199.0);
+    assert_eq!(gflops(Model::Deep, Phase::Infer), 550.0);
+}
+
+/// 2 · 64 · 64² · 128 FLOPs at the script's 1 TFLOP/s.
+fn floor() -> String {
+    crate::markdown::number(Some(2.0 * 64.0 * 64.0 * 64.0 * 128.0 / 1e12 * 1e3))
+}
