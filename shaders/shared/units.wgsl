@@ -101,3 +101,26 @@ for (var e = 0u; e < {{ u.side * u.side }}u; e++) {
 coopStoreT({{ sum }}, &{{ name }}[{{ place(at, u) }}], {{ place(stride, u) }});
 {% endif %}
 {% endmacro %}
+
+{# reads an accumulator that `store` has written #}
+{% macro load_sum(sum, name, at, stride, u) %}
+{% if u.emulated %}
+for (var e = 0u; e < {{ u.side * u.side }}u; e++) {
+    let e_at = ({{ at }}) * 4u + e / {{ u.side }}u * ({{ stride }}) * 4u + e % {{ u.side }}u;
+    {{ sum }}[e] = {{ name }}[e_at{% if not u.scalar %} / 4u][e_at % 4u{% endif %}];
+}
+{% else %}
+{{ sum }} = coopLoadT<coop_mat{{ u.side }}x{{ u.side }}<f32, C>>(&{{ name }}[{{ place(at, u) }}], {{ place(stride, u) }});
+{% endif %}
+{% endmacro %}
+
+{# sum *= factor, the same in all lanes #}
+{% macro times(sum, factor, u) %}
+{% if u.emulated %}
+for (var e = 0u; e < {{ u.side * u.side }}u; e++) {
+    {{ sum }}[e] *= {{ factor }};
+}
+{% else %}
+{{ sum }} = {{ sum }} * ({{ factor }});
+{% endif %}
+{% endmacro %}

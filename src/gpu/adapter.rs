@@ -97,7 +97,7 @@ pub(super) async fn choose(choice: &AdapterChoice) -> Result<(wgpu::Adapter, Ada
 /// The features that kiln uses where an adapter has them.
 pub(super) fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
     use wgpu::Features as F;
-    let units = if units(adapter).is_some() { F::EXPERIMENTAL_COOPERATIVE_MATRIX } else { F::empty() };
+    let units = if units(adapter).is_some() { OF_UNITS } else { F::empty() };
     adapter.features()
         & (units
             | F::SHADER_F16
@@ -109,11 +109,15 @@ pub(super) fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
             | F::TIMESTAMP_QUERY_INSIDE_PASSES)
 }
 
+/// What kernels on matrix units use beside f16 and subgroups.
+const OF_UNITS: wgpu::Features =
+    wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX.union(wgpu::Features::SUBGROUP_BARRIER);
+
 /// Units of f16 matrices with sums in f32, of the largest side, where all subgroups are of one size.
 fn units(adapter: &wgpu::Adapter) -> Option<MatrixUnits> {
     use wgpu::{CooperativeScalarType as Scalar, Features as F};
     let info = adapter.get_info();
-    let wanted = F::EXPERIMENTAL_COOPERATIVE_MATRIX | F::SHADER_F16 | F::SUBGROUP;
+    let wanted = OF_UNITS.union(F::SHADER_F16).union(F::SUBGROUP);
     if !adapter.features().contains(wanted) || info.subgroup_min_size != info.subgroup_max_size {
         return None;
     }

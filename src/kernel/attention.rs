@@ -1,10 +1,13 @@
-//! In: q, k and v as views with heads side by side; out: launches of `attention.wgsl`, or of `attention_direct.wgsl`
-//! on a CPU that acts as a GPU and where limits are too small for tiles. Knows no other kernel.
+//! In: q, k and v as views with heads side by side; out: launches of `attention.wgsl`, of `attention_units.wgsl` where
+//! matrix units make its products, or of `attention_direct.wgsl` on a CPU that acts as a GPU and where limits are too
+//! small for tiles. Knows no other kernel.
 
+use super::attend_units::{Form, Shares};
 use super::heads::{self, Heads};
 use super::philox::{self, Fours};
 use super::rectangle::across;
 use super::template::render;
+use super::units::Units;
 use super::{Access, Config, Estimate, KernelError, KernelKey, Launch, ParamSpace, Problem, View, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::{AttentionAttrs, DType};
@@ -20,6 +23,8 @@ pub struct AttentionKey {
     pub vec: bool,
     /// Groups of four columns of a head.
     pub columns: usize,
+    /// How subgroups share the pairs of queries and keys where matrix units make the products.
+    pub units: Option<Shares>,
     /// Queries and keys of a block; `None` is the direct kernel.
     pub block: Option<(usize, usize)>,
     /// Queries of an invocation of the direct kernel.
@@ -42,10 +47,35 @@ const DIRECT: usize = 8;
 /// Blocks of queries and keys, the preferred first.
 const BLOCKS: [(usize, usize); 6] = [(64, 64), (64, 32), (32, 32), (32, 16), (16, 16), (16, 8)];
 
+/// On matrix units, the preferred first: f16 numbers as they are.
+const FORMS: [Form; 4] = [
+    Form { subs: 8, rows: 16, step: 32, block: 64, ahead: true },
+    Form { subs: 8, rows: 16, step: 16, block: 32, ahead: true },
+    Form { subs: 4, rows: 16, step: 32, block: 32, ahead: true },
+    Form { subs: 4, rows: 16, step: 16, block: 16, ahead: true },
+];
+
+/// The same for numbers that are split in two.
+const SPLIT_FORMS: [Form; 5] = [
+    Form { subs: 6, rows: 16, step: 32, block: 32, ahead: true },
+    Form { subs: 8, rows: 16, step: 16, block: 32, ahead: true },
+    Form { subs: 8, rows: 16, step: 16, block: 16, ahead: true },
+    Form { subs: 4, rows: 16, step: 16, block: 16, ahead: true },
+    Form { subs: 2, rows: 16, step: 16, block: 16, ahead: false },
+];
+
+fn forms(units: Units) -> &'static [Form] {
+    if units.split { &SPLIT_FORMS } else { &FORMS }
+}
+
 impl AttentionKey {
     /// The file stem.
     pub fn name(&self) -> &'static str {
-        if self.block.is_none() { "attention_direct" } else { "attention" }
+        match (self.units, self.block) {
+            (Some(_), _) => "attention_units",
+            (None, Some(_)) => "attention",
+            (None, None) => "attention_direct",
+        }
     }
 
     /// The kernel as WGSL.
@@ -54,20 +84,21 @@ impl AttentionKey {
         let tx = bc / 4;
         let nc = self.columns.div_ceil(tx);
         let [tile_q, tile_kv] = tiles((br, bc), self.columns);
-        render(
-            self.name(),
-            params,
-            context! {
-                f16 => self.dtype == DType::F16, scalar => wgsl_type(self.dtype), vec => self.vec,
-                storage => super::chain_wgsl::vector(wgsl_type(self.dtype), if self.vec { 4 } else { 1 }),
-                reads => ["q", "k", "v"], writes => ["out"], length => "lengths[p.lengths_offset + b]",
-                mask => self.mask, lengths => self.lengths, causal => self.causal, lse => self.lse,
-                dropout => self.dropout.is_some(), whole => self.dropout == Some(Fours::Whole),
-                out_binding => 4 + self.extras(),
-                columns => self.columns, own => self.own, threads => self.workgroup_size(), br, bc, tx, nc,
-                tile_q, tile_kv, across => across(tx, br / 4),
-            },
-        )
+        let values = context! {
+            f16 => self.dtype == DType::F16, scalar => wgsl_type(self.dtype), vec => self.vec,
+            storage => super::chain_wgsl::vector(wgsl_type(self.dtype), if self.vec { 4 } else { 1 }),
+            reads => ["q", "k", "v"], writes => ["out"], length => "lengths[p.lengths_offset + b]",
+            mask => self.mask, lengths => self.lengths, causal => self.causal, lse => self.lse,
+            dropout => self.dropout.is_some(), whole => self.dropout == Some(Fours::Whole),
+            out_binding => 4 + self.extras(),
+            columns => self.columns, own => self.own, threads => self.workgroup_size(), br, bc, tx, nc,
+            tile_q, tile_kv, across => across(tx, br / 4),
+        };
+        let values = match self.units {
+            Some(shares) => context! { ..shares.context(self.columns), ..values },
+            None => values,
+        };
+        render(self.name(), params, values)
     }
 
     fn extras(&self) -> usize {
@@ -96,12 +127,18 @@ impl AttentionKey {
 
     /// Bytes of workgroup memory.
     pub fn workgroup_bytes(&self) -> usize {
-        self.block.map_or(0, |b| block_bytes(b, self.columns))
+        match self.units {
+            Some(shares) => shares.bytes(self.columns),
+            None => self.block.map_or(0, |b| block_bytes(b, self.columns)),
+        }
     }
 
     /// Invocations in a workgroup.
     pub fn workgroup_size(&self) -> u32 {
-        self.block.map_or(DIRECT, |(br, bc)| br * bc / 16) as u32
+        match self.units {
+            Some(shares) => shares.invocations() as u32,
+            None => self.block.map_or(DIRECT, |(br, bc)| br * bc / 16) as u32,
+        }
     }
 }
 
@@ -119,17 +156,26 @@ impl AttentionKey {
             (" lse", self.lse),
         ];
         let words: String = words.iter().filter(|(_, on)| *on).map(|(word, _)| *word).collect();
-        Problem(format!("{} {dtype}{four} {batch}x{heads} {sq}x{sk}x{d}{words}", self.name()))
+        let units = self.units.map_or_else(String::new, Shares::words);
+        Problem(format!("{} {dtype}{four} {batch}x{heads} {sq}x{sk}x{d}{words}{units}", self.name()))
     }
 
     /// What it was made with.
     pub(super) fn config(&self) -> Config {
-        self.block.map_or(Config::Rows(self.own), |(queries, keys)| Config::Block(queries, keys))
+        match (self.units, self.block) {
+            (Some(shares), _) => Config::Subgroups(shares.form),
+            (None, Some((queries, keys))) => Config::Block(queries, keys),
+            (None, None) => Config::Rows(self.own),
+        }
     }
 
     /// The blocks that a device can run, or the direct kernel's rows.
     pub(super) fn configs(&self, params: &[u32], caps: &DeviceCaps) -> Vec<Config> {
         let (sq, sk) = (params[2] as usize, params[3] as usize);
+        if let Some(shares) = self.units {
+            let all = shares.candidates(forms(shares.units), [self.columns, sq], caps, |s| s.bytes(self.columns));
+            return all.into_iter().map(|s| Config::Subgroups(s.form)).collect();
+        }
         match self.block {
             None => heads::direct_candidates(self.columns, sq).into_iter().map(Config::Rows).collect(),
             Some(_) => blocks(self.columns, sq, sk, caps).map(|(queries, keys)| Config::Block(queries, keys)).collect(),
@@ -139,6 +185,7 @@ impl AttentionKey {
     /// Takes another block or number of rows, changes what depends on it, and returns the number of workgroups.
     pub(super) fn configure(&mut self, params: &mut [u32], groups: u64, config: Config) -> u64 {
         match (&mut self.block, config) {
+            (None, Config::Subgroups(form)) => self.units = self.units.map(|s| s.with(form)),
             (Some(block), Config::Block(queries, keys)) => *block = (queries, keys),
             (None, Config::Rows(own)) => self.own = own,
             _ => return groups,
@@ -148,7 +195,10 @@ impl AttentionKey {
 
     /// Queries of a workgroup.
     fn queries(&self) -> usize {
-        self.block.map_or(DIRECT * self.own, |b| b.0)
+        match self.units {
+            Some(shares) => shares.own(),
+            None => self.block.map_or(DIRECT * self.own, |b| b.0),
+        }
     }
 
     /// The stored type of each binding.
@@ -200,6 +250,8 @@ pub struct Attention<'a> {
     pub mask: Option<&'a View>,
     /// Whether the log-sum-exp is stored.
     pub lse: bool,
+    /// Made by matrix units where a form for them is good; in multiply-adds without.
+    pub units: Option<Units>,
 }
 
 impl Attention<'_> {
@@ -218,11 +270,14 @@ impl Attention<'_> {
         let vec = heads::vectors(d, &[self.q, self.k, self.v, &out]);
         let columns = d.div_ceil(4);
         let block = if caps.cpu { None } else { blocks(columns, sq, sk, caps).next() };
+        let units =
+            self.units.and_then(|units| Shares::choose(units, forms(units), [columns, sq], caps, |s| s.bytes(columns)));
         let key = AttentionKey {
             dtype: self.dtype,
             vec,
             columns,
-            block,
+            units,
+            block: block.filter(|_| units.is_none()),
             own: heads::direct_rows(columns, sq),
             causal: self.attrs.causal,
             mask: self.attrs.mask,
@@ -269,21 +324,27 @@ impl Attention<'_> {
 #[cfg(test)]
 pub(super) fn catalogue() -> Vec<KernelKey> {
     let mut keys = Vec::new();
-    for (block, columns) in
-        [(None, 2), (None, 32), (Some((64, 64)), 16), (Some((64, 32)), 16), (Some((32, 16)), 3), (Some((16, 8)), 32)]
-    {
-        for (flags, dropout) in (0..16).map(|f| (f, None)).chain([
+    let tiled =
+        [(None, 2), (None, 32), (Some((64, 64)), 16), (Some((64, 32)), 16), (Some((32, 16)), 3), (Some((16, 8)), 32)];
+    let all = tiled.map(|(block, columns)| (block, columns, None)).into_iter();
+    let on_units = super::attend_units::catalogue(&[&FORMS, &SPLIT_FORMS], |s, columns| s.bytes(columns));
+    for (i, (block, columns, units)) in all.chain(on_units.map(|(s, c)| (None, c, Some(s)))).enumerate() {
+        let all = (0..16).map(|f| (f, None)).chain([
             (0, Some(Fours::Whole)),
             (3, Some(Fours::Across)),
             (13, Some(Fours::Across)),
             (15, Some(Fours::Whole)),
-        ]) {
+        ]);
+        // a few for each way to share
+        for (flags, dropout) in all.filter(|(f, _)| units.is_none() || f % 8 == i % 8) {
             let on = |bit: usize| flags >> bit & 1 == 1;
-            let (dtype, vec) = if on(0) { (DType::F16, true) } else { (DType::F32, columns != 3) };
+            let f16 = on(0) && !units.is_some_and(|s| s.units.split);
+            let (dtype, vec) = if f16 { (DType::F16, true) } else { (DType::F32, columns != 3) };
             keys.push(KernelKey::Attention(AttentionKey {
                 dtype,
                 vec,
                 columns,
+                units,
                 block,
                 own: if block.is_some() || on(2) { 1 } else { 4 },
                 causal: on(1),

@@ -1,11 +1,14 @@
 //! In: q, k, v and dout as views with heads side by side, and the statistics of rows; out: launches of
-//! `attention_grad.wgsl` for the gradients of k and v or of q, or of `attention_grad_direct.wgsl` on a CPU that acts as
-//! a GPU and where limits are too small for tiles. Knows no other kernel.
+//! `attention_grad.wgsl` for the gradients of k and v or of q, of `attention_grad_units.wgsl` where matrix units make its
+//! products, or of `attention_grad_direct.wgsl` on a CPU that acts as a GPU and where limits are too small for tiles.
+//! Knows no other kernel.
 
+use super::attend_units::{Form, Shares};
 use super::heads::{self, Heads};
 use super::philox::{self, Fours};
 use super::rectangle::across;
 use super::template::render;
+use super::units::Units;
 use super::{Access, Config, Estimate, KernelError, KernelKey, Launch, ParamSpace, Problem, View, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::{AttentionAttrs, DType};
@@ -44,6 +47,8 @@ pub struct AttentionGradKey {
     pub columns: usize,
     /// Whose gradients.
     pub side: Side,
+    /// How subgroups share the pairs of queries and keys where matrix units make the products.
+    pub units: Option<Shares>,
     /// `None` is the direct kernel.
     pub tiles: Option<Tiles>,
     /// Rows of an invocation of the direct kernel.
@@ -65,6 +70,28 @@ const DIRECT: usize = 8;
 
 /// Blocks of (own, other) rows, the preferred first.
 const BLOCKS: [(usize, usize); 7] = [(64, 32), (32, 64), (32, 32), (16, 64), (64, 16), (32, 16), (16, 16)];
+
+/// On matrix units, the preferred first: f16 numbers as they are.
+const FORMS: [Form; 5] = [
+    Form { subs: 8, rows: 16, step: 16, block: 64, ahead: true },
+    Form { subs: 8, rows: 16, step: 16, block: 32, ahead: true },
+    Form { subs: 4, rows: 16, step: 16, block: 16, ahead: true },
+    Form { subs: 2, rows: 16, step: 16, block: 16, ahead: true },
+    Form { subs: 1, rows: 16, step: 16, block: 16, ahead: false },
+];
+
+/// The same for numbers that are split in two.
+const SPLIT_FORMS: [Form; 5] = [
+    Form { subs: 7, rows: 16, step: 16, block: 16, ahead: true },
+    Form { subs: 6, rows: 16, step: 16, block: 16, ahead: true },
+    Form { subs: 4, rows: 16, step: 16, block: 16, ahead: true },
+    Form { subs: 2, rows: 16, step: 16, block: 16, ahead: true },
+    Form { subs: 1, rows: 16, step: 16, block: 16, ahead: false },
+];
+
+fn forms(units: Units) -> &'static [Form] {
+    if units.split { &SPLIT_FORMS } else { &FORMS }
+}
 
 impl Tiles {
     /// Groups of four rows: own, other.
@@ -160,7 +187,11 @@ impl Tiles {
 impl AttentionGradKey {
     /// The file stem.
     pub fn name(&self) -> &'static str {
-        if self.tiles.is_none() { "attention_grad_direct" } else { "attention_grad" }
+        match (self.units, self.tiles) {
+            (Some(_), _) => "attention_grad_units",
+            (None, Some(_)) => "attention_grad",
+            (None, None) => "attention_grad_direct",
+        }
     }
 
     /// The kernel as WGSL.
@@ -171,21 +202,23 @@ impl AttentionGradKey {
         let tiles = self.tiles.unwrap_or(Tiles { own: self.own, other: 4, chunk: Some(1) });
         let (tx, ty) = tiles.groups();
         let [own0, own1, other0, other1] = tiles.whole(self.columns, self.side);
-        render(
-            self.name(),
-            params,
-            context! {
-                f16 => self.dtype == DType::F16, scalar => wgsl_type(self.dtype), vec => self.vec,
-                storage => super::chain_wgsl::vector(wgsl_type(self.dtype), if self.vec { 4 } else { 1 }),
-                reads => ["q", "k", "v", "dout"], writes => self.results(), bound => self.bound(), length, keys, ours, theirs,
-                own_rows => if keys { "p.sk" } else { "p.sq" }, out_binding => 6 + usize::from(self.mask),
-                mask => self.mask, lengths => self.lengths, causal => self.causal,
-                dropout => self.dropout.is_some(), whole => self.dropout == Some(Fours::Whole),
-                columns => self.columns, threads => self.workgroup_size(), own => tiles.own, other => tiles.other,
-                chunk => tiles.chunk, uncut => tiles.chunk.is_none(), own0, own1, other0, other1, across => across(tx, ty), tx, ty, nc => tiles.results(self.columns), rows => tiles.rows(self.columns),
-                tile => tiles.tile(self.columns),
-            },
-        )
+        let values = context! {
+            f16 => self.dtype == DType::F16, scalar => wgsl_type(self.dtype), vec => self.vec,
+            storage => super::chain_wgsl::vector(wgsl_type(self.dtype), if self.vec { 4 } else { 1 }),
+            reads => ["q", "k", "v", "dout"], writes => self.results(), bound => self.bound(), length, keys, ours, theirs,
+            own_rows => if keys { "p.sk" } else { "p.sq" }, out_binding => 6 + usize::from(self.mask),
+            mask => self.mask, lengths => self.lengths, causal => self.causal,
+            dropout => self.dropout.is_some(), whole => self.dropout == Some(Fours::Whole),
+            columns => self.columns, threads => self.workgroup_size(), own => tiles.own, other => tiles.other,
+            chunk => tiles.chunk, uncut => tiles.chunk.is_none(), own0, own1, other0, other1,
+            across => across(tx, ty), tx, ty, nc => tiles.results(self.columns), rows => tiles.rows(self.columns),
+            tile => tiles.tile(self.columns),
+        };
+        let values = match self.units {
+            Some(shares) => context! { ..shares.context(self.columns), ..values },
+            None => values,
+        };
+        render(self.name(), params, values)
     }
 
     /// What tiles are chosen for, or how many rows an invocation of the direct kernel has.
@@ -201,18 +234,28 @@ impl AttentionGradKey {
             (" dropout", self.dropout.is_some()),
         ];
         let words: String = words.iter().filter(|(_, on)| *on).map(|(word, _)| *word).collect();
-        Problem(format!("{} {side} {dtype}{four} {batch}x{heads} {sq}x{sk}x{d}{words}", self.name()))
+        let units = self.units.map_or_else(String::new, Shares::words);
+        Problem(format!("{} {side} {dtype}{four} {batch}x{heads} {sq}x{sk}x{d}{words}{units}", self.name()))
     }
 
     /// What it was made with.
     pub(super) fn config(&self) -> Config {
-        self.tiles.map_or(Config::Rows(self.own), Config::Tiles)
+        match (self.units, self.tiles) {
+            (Some(shares), _) => Config::Subgroups(shares.form),
+            (None, Some(tiles)) => Config::Tiles(tiles),
+            (None, None) => Config::Rows(self.own),
+        }
     }
 
     /// The tiles that a device can run, or the direct kernel's rows.
     pub(super) fn configs(&self, params: &[u32], caps: &DeviceCaps) -> Vec<Config> {
         let (sq, sk) = (params[2] as usize, params[3] as usize);
         let (own, other) = if self.side == Side::Keys { (sk, sq) } else { (sq, sk) };
+        if let Some(shares) = self.units {
+            let bytes = |s: Shares| s.grad_bytes(self.columns, self.side == Side::Keys);
+            let all = shares.candidates(forms(shares.units), [self.columns, own], caps, bytes);
+            return all.into_iter().map(|s| Config::Subgroups(s.form)).collect();
+        }
         match self.tiles {
             None => heads::direct_candidates(self.columns, own).into_iter().map(Config::Rows).collect(),
             Some(_) => {
@@ -224,6 +267,7 @@ impl AttentionGradKey {
     /// Takes other tiles or another number of rows, changes what depends on them, and returns the number of workgroups.
     pub(super) fn configure(&mut self, params: &mut [u32], groups: u64, config: Config) -> u64 {
         match (&mut self.tiles, config) {
+            (None, Config::Subgroups(form)) => self.units = self.units.map(|s| s.with(form)),
             (Some(tiles), Config::Tiles(other)) => *tiles = other,
             (None, Config::Rows(own)) => self.own = own,
             _ => return groups,
@@ -256,7 +300,10 @@ impl AttentionGradKey {
 
     /// Rows that a workgroup has.
     fn own_rows(&self) -> usize {
-        self.tiles.map_or(DIRECT * self.own, |t| t.own)
+        match self.units {
+            Some(shares) => shares.own(),
+            None => self.tiles.map_or(DIRECT * self.own, |t| t.own),
+        }
     }
 
     /// q, k, v, mask if any, dout, statistics, results.
@@ -281,12 +328,18 @@ impl AttentionGradKey {
 
     /// Bytes of workgroup memory.
     pub fn workgroup_bytes(&self) -> usize {
-        self.tiles.map_or(0, |t| t.bytes(self.columns, self.side))
+        match self.units {
+            Some(shares) => shares.grad_bytes(self.columns, self.side == Side::Keys),
+            None => self.tiles.map_or(0, |t| t.bytes(self.columns, self.side)),
+        }
     }
 
     /// Invocations in a workgroup.
     pub fn workgroup_size(&self) -> u32 {
-        self.tiles.map_or(DIRECT, Tiles::invocations) as u32
+        match self.units {
+            Some(shares) => shares.invocations() as u32,
+            None => self.tiles.map_or(DIRECT, Tiles::invocations) as u32,
+        }
     }
 }
 
@@ -310,6 +363,8 @@ pub struct AttentionGrad<'a> {
     /// Of dq, dk and dv, where they are made: a number that those in one tensor share, and the rows there, shaped as q, k
     /// and v, neighbours in the width contiguous.
     pub results: &'a [Option<(usize, View)>; 3],
+    /// Made by matrix units where a form for them is good; in multiply-adds without.
+    pub units: Option<Units>,
 }
 
 impl AttentionGrad<'_> {
@@ -335,12 +390,16 @@ impl AttentionGrad<'_> {
         views.extend(results.iter().map(|(_, view)| view));
         let vec = heads::vectors(d, &views);
         let columns = d.div_ceil(4);
+        let units = self.units.and_then(|units| {
+            Shares::choose(units, forms(units), [columns, own], caps, |s| s.grad_bytes(columns, side == Side::Keys))
+        });
         let key = AttentionGradKey {
             dtype: self.dtype,
             vec,
             columns,
             side,
-            tiles: Tiles::candidates(columns, own, other, side, caps).first().copied(),
+            units,
+            tiles: Tiles::candidates(columns, own, other, side, caps).first().copied().filter(|_| units.is_none()),
             own: heads::direct_rows(columns, own),
             causal: self.attrs.causal,
             mask: self.attrs.mask,
@@ -394,7 +453,7 @@ impl AttentionGrad<'_> {
 pub(super) fn catalogue() -> Vec<KernelKey> {
     let tiles = |own, other, chunk| Some(Tiles { own, other, chunk: Some(chunk) });
     let whole = Some(Tiles { own: 64, other: 32, chunk: None });
-    let forms = [
+    let tiled = [
         (None, 2),
         (None, 9),
         (tiles(32, 64, 4), 16),
@@ -405,21 +464,39 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
         (whole, 16),
         (whole, 3),
     ];
+    let all = tiled.map(|(tiles, columns)| (tiles, columns, None)).into_iter();
+    let on_units = super::attend_units::catalogue(&[&FORMS, &SPLIT_FORMS], |s, columns| s.grad_bytes(columns, true));
+    let all = all.chain(on_units.map(|(s, columns)| (None, columns, Some(s))));
     let mut keys = Vec::new();
-    for ((tiles, columns), side) in forms.into_iter().flat_map(|f| [(f, Side::Keys), (f, Side::Queries)]) {
-        for (flags, dropout) in (0..8).map(|f| (f, None)).chain([
+    for (i, ((tiles, columns, units), side)) in all.flat_map(|f| [(f, Side::Keys), (f, Side::Queries)]).enumerate() {
+        let all = (0..8).map(|f| (f, None)).chain([
             (0, Some(Fours::Whole)),
             (1, Some(Fours::Across)),
             (7, Some(Fours::Whole)),
             (6, Some(Fours::Across)),
-        ]) {
+        ]);
+        // a few for each way to share
+        for (flags, dropout) in all.filter(|(f, _)| units.is_none() || f % 6 == i / 2 % 6) {
             let on = |bit: usize| flags >> bit & 1 == 1;
-            let (dtype, vec) = if on(0) { (DType::F16, true) } else { (DType::F32, columns % 2 == 0) };
+            let f16 = on(0) && !units.is_some_and(|s| s.units.split);
+            let (dtype, vec) = if f16 { (DType::F16, true) } else { (DType::F32, columns % 2 == 0) };
             let (causal, mask, lengths) = (on(0), on(1), on(2));
             let own = if columns == 2 && !on(1) { 4 } else { 1 };
             let together = side == Side::Keys && on(2);
-            let key =
-                AttentionGradKey { dtype, vec, columns, side, tiles, own, causal, mask, lengths, dropout, together };
+            let key = AttentionGradKey {
+                dtype,
+                vec,
+                columns,
+                side,
+                units,
+                tiles,
+                own,
+                causal,
+                mask,
+                lengths,
+                dropout,
+                together,
+            };
             keys.push(KernelKey::AttentionGrad(key));
         }
     }

@@ -6,6 +6,7 @@
 //! another kind, takes part by a variant of [`Config`] and an arm in [`Launch::problem`], [`Launch::configs`] and
 //! [`Launch::configured`].
 
+use super::attend_units::Form;
 use super::attention_grad::Tiles;
 use super::linear_stack::StackTile;
 use super::matmul::Tile;
@@ -38,6 +39,8 @@ pub enum Config {
     Block(usize, usize),
     /// How an attention's gradient cuts pairs.
     Tiles(Tiles),
+    /// How subgroups share an attention's pairs on matrix units.
+    Subgroups(Form),
     /// Rows of an invocation of a direct kernel of attention.
     Rows(usize),
     /// How a stack of layers deals out rows.
@@ -53,6 +56,7 @@ impl fmt::Display for Config {
             Config::Slice(0) => f.write_str("whole"),
             Config::Slice(k) => write!(f, "slices of {k}"),
             Config::Block(queries, keys) => write!(f, "{queries}x{keys}"),
+            Config::Subgroups(form) => form.fmt(f),
             Config::Stack(t) => write!(f, "{} rows, split {}, unroll {}", t.rows, t.split, t.unroll),
             Config::Rows(rows) => write!(f, "{rows} rows each"),
             Config::Tiles(t) => match t.chunk {
@@ -204,11 +208,11 @@ mod tests {
             AttentionAttrs { heads: 3, scale: 0.125.into(), causal: true, mask: false, lengths: false, dropout: None };
         let (q, k) = (&dense(&[2, 70, 192]), &dense(&[2, 90, 192]));
         let dtype = DType::F16;
-        all.extend(Attention { attrs, dtype, q, k, v: k, mask: None, lse: true }.launches(caps)?);
+        all.extend(Attention { attrs, dtype, q, k, v: k, mask: None, lse: true, units: None }.launches(caps)?);
         for side in [Side::Keys, Side::Queries] {
             // dk and dv in one tensor
             let results = &[Some((0, q.clone())), Some((1, k.clone())), Some((1, k.clone()))];
-            let grad = AttentionGrad { attrs, dtype, q, k, v: k, dout: q, mask: None, results };
+            let grad = AttentionGrad { attrs, dtype, q, k, v: k, dout: q, mask: None, results, units: None };
             all.extend(grad.launches(side, caps)?);
         }
         if !caps.cpu {

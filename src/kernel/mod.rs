@@ -6,6 +6,7 @@
 //! from binding 1 on in the order of [`KernelKey::bindings`]. Each kernel is one Rust module and one .wgsl of the same stem.
 
 pub mod adam;
+pub mod attend_units;
 pub mod attention;
 pub mod attention_grad;
 pub mod attention_stats;
@@ -264,6 +265,8 @@ impl KernelKey {
     /// The matrix units that it is written for.
     pub fn units(&self) -> Option<MatrixUnits> {
         match self {
+            KernelKey::Attention(key) => key.units.map(|s| s.units.units),
+            KernelKey::AttentionGrad(key) => key.units.map(|s| s.units.units),
             KernelKey::Matmul(key) => key.units.map(|u| u.units),
             _ => None,
         }

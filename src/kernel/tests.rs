@@ -60,7 +60,7 @@ pub(super) fn validated(
     let mut capabilities =
         Capabilities::SHADER_FLOAT16 | Capabilities::SHADER_FLOAT16_IN_FLOAT32 | Capabilities::IMMEDIATES;
     if is_device(units) {
-        capabilities |= Capabilities::COOPERATIVE_MATRIX;
+        capabilities |= Capabilities::COOPERATIVE_MATRIX | Capabilities::SUBGROUP | Capabilities::SUBGROUP_BARRIER;
     }
     let info = Validator::new(ValidationFlags::all(), capabilities)
         .validate(&module)
@@ -362,7 +362,17 @@ fn a_gradient_of_attention_binds_eight_buffers_and_takes_tiles_of_portable_size(
             check(&stats, &caps);
             for side in [Side::Keys, Side::Queries] {
                 let results = &[Some((0, q.clone())), Some((1, k.clone())), Some((2, k.clone()))];
-                let grad = AttentionGrad { attrs, dtype, q: &q, k: &k, v: &k, dout: &q, mask: Some(&mask), results };
+                let grad = AttentionGrad {
+                    attrs,
+                    dtype,
+                    q: &q,
+                    k: &k,
+                    v: &k,
+                    dout: &q,
+                    mask: Some(&mask),
+                    results,
+                    units: None,
+                };
                 let launches = grad.launches(side, &caps).unwrap();
                 check(&launches, &caps);
                 let KernelKey::AttentionGrad(key) = &launches[0].key else { panic!("{launches:?}") };

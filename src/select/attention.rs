@@ -3,7 +3,7 @@
 
 use super::selector::{Fault, Selector};
 use super::{Located, TensorId, TensorKind};
-use crate::graph::{AttentionAttrs, DropoutAttrs, NodeId, ValueId};
+use crate::graph::{AttentionAttrs, DType, DropoutAttrs, NodeId, ValueId};
 use crate::kernel::attention::Attention;
 use crate::kernel::attention_grad::{AttentionGrad, Side};
 use crate::kernel::attention_stats::AttentionStats;
@@ -30,10 +30,12 @@ impl Selector<'_> {
         }
         let mut operands = self.operands(id, attrs)?;
         let mask = self.mask(attrs, &operands);
+        let units = self.units(operands[0].dtype);
         let launches = self.retry(id, &mut operands, |s, o| {
             let (q, k, v) = (&o[0].view, &o[1].view, &o[2].view);
-            Attention { attrs: *attrs, dtype: o[0].dtype, q, k, v, mask: mask.as_ref(), lse }.launches(s.caps)
+            Attention { attrs: *attrs, dtype: o[0].dtype, q, k, v, mask: mask.as_ref(), lse, units }.launches(s.caps)
         })?;
+        self.report_attention(id, &launches);
         let tensors: Vec<TensorId> = operands.iter().chain(&made).map(|l| l.tensor).collect();
         self.emit(id, "", launches, &tensors, None)
     }
@@ -67,6 +69,7 @@ impl Selector<'_> {
         })?;
         let workspace = self.raw_tensor(node, bytes as u64, TensorKind::Temp)?;
         let mask = self.mask(attrs, &operands);
+        let units = self.units(operands[0].dtype);
         let mut sides = Vec::new();
         let place = |output: usize| made[output].as_ref().map(|l| (l.tensor.0, l.view.clone()));
         let results = [place(0), place(1), place(2)];
@@ -75,9 +78,10 @@ impl Selector<'_> {
                 let launches = self.retry(id, &mut operands, |s, o| {
                     let (q, k, v, dout) = (&o[0].view, &o[1].view, &o[2].view, &o[n + 2].view);
                     let (mask, results) = (mask.as_ref(), &results);
-                    AttentionGrad { attrs: *attrs, dtype: o[0].dtype, q, k, v, dout, mask, results }
+                    AttentionGrad { attrs: *attrs, dtype: o[0].dtype, q, k, v, dout, mask, results, units }
                         .launches(side, s.caps)
                 })?;
+                self.report_attention(id, &launches);
                 sides.push((what, launches));
             }
         }
@@ -92,6 +96,15 @@ impl Selector<'_> {
             self.emit(id, what, launches, &tensors, None)?;
         }
         Ok(())
+    }
+
+    /// Says where an attention of f32 operands was to be made by matrix units and is not.
+    fn report_attention(&mut self, id: NodeId, launches: &[Launch<usize>]) {
+        let on_units = launches.iter().all(|l| l.key.units().is_some());
+        let dtype = self.graph.ty(self.graph.node(id).inputs[0]).dtype;
+        if dtype == DType::F32 && self.units(dtype).is_some() && !on_units {
+            self.report_product(id, "no form for the units fits its head size and the device's limits".into());
+        }
     }
 
     /// x with elements dropped, in its own memory where nothing else reads it.

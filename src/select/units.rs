@@ -90,7 +90,7 @@ impl Selector<'_> {
         Ok(Some(OfUnits { units, exponents: Some([of_a, of_b]) }))
     }
 
-    fn report_product(&mut self, id: NodeId, why: String) {
+    pub(super) fn report_product(&mut self, id: NodeId, why: String) {
         let (name, asked) = (&self.graph.node(id).name, self.precision);
         self.out.report.add("select", format!("{name}: precision {asked} asked for, but {why}: highest used"));
     }

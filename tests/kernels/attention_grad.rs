@@ -11,7 +11,7 @@ use kiln::tensor::Tensor;
 
 /// An attention with what is optional about it.
 #[derive(Clone)]
-struct Form {
+pub struct Form {
     dtype: DType,
     batch: usize,
     heads: usize,
@@ -24,35 +24,35 @@ struct Form {
     dropout: Option<f32>,
 }
 
-fn form(batch: usize, heads: usize, size: usize, queries: usize, keys: usize) -> Form {
+pub fn form(batch: usize, heads: usize, size: usize, queries: usize, keys: usize) -> Form {
     let dtype = DType::F32;
     Form { dtype, batch, heads, size, queries, keys, causal: false, mask: None, lengths: None, dropout: None }
 }
 
 impl Form {
-    fn causal(self) -> Form {
+    pub fn causal(self) -> Form {
         Form { causal: true, ..self }
     }
 
     /// A mask of these sizes, of which one element in seven is −∞.
-    fn mask(self, dims: &[usize]) -> Form {
+    pub fn mask(self, dims: &[usize]) -> Form {
         Form { mask: Some(dims.to_vec()), ..self }
     }
 
     /// Keys and values past the lengths are NaN.
-    fn lengths(self, lengths: &[i32]) -> Form {
+    pub fn lengths(self, lengths: &[i32]) -> Form {
         Form { lengths: Some(lengths.to_vec()), ..self }
     }
 
-    fn dropout(self, p: f32) -> Form {
+    pub fn dropout(self, p: f32) -> Form {
         Form { dropout: Some(p), ..self }
     }
 
-    fn f16(self) -> Form {
+    pub fn f16(self) -> Form {
         Form { dtype: DType::F16, ..self }
     }
 
-    fn attrs(&self) -> AttentionAttrs {
+    pub fn attrs(&self) -> AttentionAttrs {
         AttentionAttrs {
             heads: self.heads,
             scale: (1.5 / (self.size as f32).sqrt()).into(),
@@ -91,13 +91,13 @@ impl Form {
 
 /// Attentions side by side with their gradients.
 #[derive(Default)]
-struct Cases {
-    graph: Graph,
-    inputs: Named,
+pub struct Cases {
+    pub graph: Graph,
+    pub inputs: Named,
 }
 
 impl Cases {
-    fn input(&mut self, value: Tensor) -> ValueId {
+    pub fn input(&mut self, value: Tensor) -> ValueId {
         let name = format!("x{}", self.inputs.len());
         let id = self.graph.push_input(value.ty().clone(), &name);
         self.inputs.insert(name, value);
@@ -109,7 +109,7 @@ impl Cases {
     }
 
     /// Outputs `N out`, `N lse`, `N dq`, `N dk`, `N dv` of an attention over these operands.
-    fn over(&mut self, name: &str, attrs: AttentionAttrs, mut operands: Vec<ValueId>, dout: ValueId) {
+    pub fn over(&mut self, name: &str, attrs: AttentionAttrs, mut operands: Vec<ValueId>, dout: ValueId) {
         let push =
             |g: &mut Graph, op, inputs| g.push(op, inputs, "attention").unwrap_or_else(|e| panic!("{name}: {e}"));
         let node = push(&mut self.graph, Op::Attention(attrs), operands.clone());
@@ -129,7 +129,7 @@ impl Cases {
         self.over(name, form.attrs(), operands, dout);
     }
 
-    fn of(forms: &[Form]) -> Cases {
+    pub fn of(forms: &[Form]) -> Cases {
         let mut cases = Cases::default();
         for (i, form) in forms.iter().enumerate() {
             cases.add(&i.to_string(), form);

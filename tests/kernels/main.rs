@@ -5,6 +5,7 @@ mod common;
 
 mod attention;
 mod attention_grad;
+mod attention_units;
 mod dropout;
 mod elementwise;
 mod gradients;
