@@ -7,6 +7,7 @@ use device::{Named, fill, noise, poisoned, session};
 use kiln::caps::DeviceCaps;
 use kiln::graph::{Builder, DType, Graph, TensorType, Unary};
 use kiln::model::{Dnn, DnnConfig, Gptlite, GptliteConfig, Init, Loss, init};
+use kiln::select::Overlap;
 use kiln::session::{CompileOptions, Mode, Session};
 use kiln::tensor::Tensor;
 use kiln::trace::{TensorKind, Trace};
@@ -94,6 +95,37 @@ fn p09_a_trace_says_whether_measuring_changed_the_passes() {
         assert_eq!(frame.profiling_split_passes, frame.passes > frame.submits);
         assert_eq!(trace.options.mode, mode.to_string());
         assert_eq!(trace.device.adapter, session.adapter().name);
+    }
+}
+
+#[test]
+fn a_run_in_several_passes_has_a_time_for_each_dispatch() {
+    let Some(session) = session() else { return };
+    let f32s = |shape: &[usize]| TensorType::new(DType::F32, shape);
+    let mut b = Builder::new();
+    let x = b.input("x", f32s(&[32, 64])).unwrap();
+    for i in 0..3 {
+        // two products that need not wait for each other, three times
+        let weights = ["left", "right"].map(|n| b.parameter(&format!("{n}{i}"), f32s(&[64, 64])).unwrap());
+        let products = weights.map(|w| b.matmul(x, w).unwrap());
+        let y = b.add(products[0], products[1]).unwrap();
+        b.output(&format!("y{i}"), y).unwrap();
+    }
+    let graph = b.finish().unwrap();
+    let params: Named = (0..6)
+        .map(|i| (format!("{}{}", ["left", "right"][i % 2], i / 2), fill(&[64, 64], |j| noise(i as u64, j))))
+        .collect();
+    let options = CompileOptions { overlap: Overlap::Always, fuse: false, ..poisoned(Mode::Fused) };
+    let program = session.compile(&graph, &params, &options).unwrap();
+    let passes = program.compiled().recording.passes.len();
+    assert!(passes > 1, "{passes} passes");
+    let inputs = fill(&[32, 64], |i| noise(7, i));
+    let (_, trace) = program.trace(&[("x", &inputs)]).unwrap();
+    assert_eq!(trace.check(), Ok(()));
+    let times = &trace.frames[0].times;
+    assert_eq!(times.len(), program.dispatches());
+    if session.caps().timestamps {
+        assert!(times.iter().all(Option::is_some), "{times:?}");
     }
 }
 

@@ -254,6 +254,7 @@ impl Executable {
         };
         let split = around.is_some();
         let mut passes = 0;
+        let begin = dispatches.start;
         let mut rest = dispatches;
         while !rest.is_empty() {
             let end = if split { rest.start + 1 } else { self.recording.pass_end(rest.start).min(rest.end) };
@@ -261,7 +262,9 @@ impl Executable {
             let mut pass =
                 encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: Some("kiln"), timestamp_writes });
             passes += 1;
-            inside.iter_mut().for_each(|s| s.write(&mut pass));
+            if begin == rest.start {
+                inside.iter_mut().for_each(|s| s.write(&mut pass));
+            }
             let mut current = None;
             for i in rest.start..end {
                 let dispatch = &self.recording.dispatches[i];
