@@ -152,7 +152,8 @@ fn fitting(
     bytes: impl Fn(Shares) -> usize,
 ) -> Vec<Shares> {
     let side = units.units.side() as usize;
-    let emulated = [2 * side, side].map(|rows| Form { subs: 2, rows, step: side, block: 2 * side, ahead: false });
+    // one matrix of each kind: a CPU takes long to compile more of them
+    let emulated = [Form { subs: 2, rows: side, step: side, block: 2 * side, ahead: false }];
     let forms = match units.units {
         MatrixUnits::Emulated { .. } => &emulated,
         MatrixUnits::Device { lanes: 32, .. } => forms,
