@@ -229,7 +229,7 @@ fn a_folder_without_models_holds_none() {
 #[test]
 fn every_precision_is_within_its_tolerance_on_emulated_units() {
     let Some(session) = session().filter(|s| s.caps().f16) else { return };
-    for (model, training) in [("gptlite_tiny", true), ("dnn_wide_small", false)] {
+    for (model, training) in [("gptlite_tiny", false), ("dnn_wide_small", true)] {
         for precision in [MatmulPrecision::High, MatmulPrecision::Medium] {
             let units = Some(MatrixUnits::Emulated { side: 4 });
             let limits = Some(DeviceCaps { cpu: false, units, ..session.caps().clone() });
