@@ -123,7 +123,7 @@ impl Gpu {
         });
     }
 
-    /// All pipelines that were made since [`Gpu::give_pipelines`], and what it was given, as the driver's bytes.
+    /// All pipelines that were made since `give_pipelines`, and what it was given, as the driver's bytes.
     pub fn compiled_pipelines(&self) -> Option<Vec<u8>> {
         self.pipeline_cache().and_then(|cache| cache.get_data())
     }
