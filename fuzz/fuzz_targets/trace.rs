@@ -155,7 +155,7 @@ fn change(value: &mut Value, random: &mut Random) {
         Value::Number(number) => {
             let edge = EDGES[random.below(EDGES.len())];
             *value = match (number.as_u64(), random.below(4)) {
-                (Some(n), 0) => (n + 1).into(),
+                (Some(n), 0) => n.saturating_add(1).into(),
                 (Some(n), 1) => n.saturating_sub(1).into(),
                 (Some(n), 2) => (n ^ 1 << random.below(20)).into(),
                 (None, 0) => (-1.5e300).into(),
