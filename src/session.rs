@@ -15,7 +15,8 @@ use crate::debug::{level, show};
 use crate::error::Error;
 use crate::fuse::FuseReport;
 use crate::gpu::{
-    AdapterChoice, AdapterInfo, Content, Executable, ExecutableOptions, Finished, Gpu, Host, Kept, Pending, Submission,
+    AdapterChoice, AdapterInfo, Content, Executable, ExecutableOptions, Finished, Gpu, Host, Kept, Pending, Profiling,
+    Submission,
 };
 use crate::graph::{DType, Graph, TensorType};
 use crate::kernel::Choices;
@@ -80,6 +81,8 @@ pub struct CompileOptions {
     pub max_dispatches_per_submit: Option<usize>,
     /// Which launches may run side by side in [`Mode::Fused`].
     pub overlap: Overlap,
+    /// How runs are timed that are asked to be.
+    pub profiling: Profiling,
     /// Configurations of kernels that go before what their models choose.
     pub choices: Choices,
     /// Whether configurations are measured.
@@ -104,6 +107,7 @@ impl Default for CompileOptions {
             immediates: false,
             max_dispatches_per_submit: None,
             overlap: Overlap::default(),
+            profiling: Profiling::default(),
             choices: Choices::default(),
             compile_mode: CompileMode::Default,
             tune: TuneOptions::default(),
@@ -249,7 +253,7 @@ impl Program {
     /// # Errors
     /// If inputs are missing, unknown, of another type or index past an end; if the device fails.
     pub fn submit(&self, inputs: &[(&str, &Tensor)]) -> Result<Run<'_>, Error> {
-        self.start(&[inputs], Submission { split: self.split, profile: false, read: true })
+        self.start(&[inputs], Submission { split: self.split, profile: None, read: true })
     }
 
     /// Starts runs that follow each other in one submit and returns at once: states go from each to the next, and each
@@ -258,7 +262,7 @@ impl Program {
     /// # Errors
     /// See [`Program::submit`].
     pub fn submit_all<'i>(&self, runs: &[impl AsRef<[(&'i str, &'i Tensor)]>]) -> Result<Run<'_>, Error> {
-        self.start(runs, Submission { split: self.split, profile: false, read: true })
+        self.start(runs, Submission { split: self.split, profile: None, read: true })
     }
 
     /// As [`Program::submit`], but outputs stay on the device and are not given back: for measuring, and for programs
@@ -267,15 +271,15 @@ impl Program {
     /// # Errors
     /// See [`Program::submit`].
     pub fn submit_unread(&self, inputs: &[(&str, &Tensor)]) -> Result<Run<'_>, Error> {
-        self.start(&[inputs], Submission { split: self.split, profile: false, read: false })
+        self.start(&[inputs], Submission { split: self.split, profile: None, read: false })
     }
 
     /// As [`Program::submit_unread`] with timestamps, for [`Run::wait_profiled`].
     ///
     /// # Errors
     /// See [`Program::submit`].
-    pub fn submit_profiled(&self, inputs: &[(&str, &Tensor)]) -> Result<Run<'_>, Error> {
-        self.start(&[inputs], Submission { split: self.split, profile: true, read: false })
+    pub fn submit_profiled(&self, inputs: &[(&str, &Tensor)], how: Profiling) -> Result<Run<'_>, Error> {
+        self.start(&[inputs], Submission { split: self.split, profile: Some(how), read: false })
     }
 
     /// Runs once, waiting on this thread.
@@ -300,7 +304,8 @@ impl Program {
     /// # Errors
     /// See [`Program::submit`].
     pub fn profile(&self, inputs: &[(&str, &Tensor)]) -> Result<(Outputs, Frame), Error> {
-        self.start(&[inputs], Submission { split: self.split, profile: true, read: true })?.wait_profiled()
+        self.start(&[inputs], Submission { split: self.split, profile: Some(self.options.profiling), read: true })?
+            .wait_profiled()
     }
 
     /// Gives every parameter a new value ahead of the next run.
@@ -357,7 +362,8 @@ impl Program {
         let ports = &self.executable.recording().inputs;
         let bytes = runs.iter().map(|inputs| checked_inputs(ports, inputs.as_ref()));
         let bytes = bytes.collect::<Result<Vec<_>, Error>>()?;
-        let how = Submission { profile: how.profile || level() >= 4, ..how };
+        let profile = how.profile.or((level() >= 4).then_some(self.options.profiling));
+        let how = Submission { profile, ..how };
         let pending = self.executable.submit(&bytes, how)?;
         Ok(Run { program: self, pending, begin })
     }

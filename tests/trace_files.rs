@@ -23,6 +23,7 @@ fn sample() -> Trace {
         host: vec![span("encode", 100, 900), span("submit", 1_000, 1_500), span("wait", 1_500, 9_000)],
         gpu_at: 1_000,
         times: times.to_vec(),
+        shared: Vec::new(),
         submits: 1,
         passes: 1,
         profiling_split_passes: false,
@@ -207,9 +208,37 @@ fn csv_has_a_row_for_each_dispatch_of_each_run() {
     let text = sample().to_csv();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 1 + 6);
-    assert_eq!(lines[1], "0,0,blocks.0.a,matmul,4,2,1,1000000,1000,0,2000,2000");
-    assert_eq!(lines[2], "0,1,\"blocks.0.b, \"\"quoted\"\"\",matmul,4,2,1,1000000,1000,3500,4500,1000");
-    assert_eq!(lines[5], "1,1,\"blocks.0.b, \"\"quoted\"\"\",matmul,4,2,1,1000000,1000,,,");
+    assert_eq!(lines[1], "0,0,blocks.0.a,matmul,4,2,1,1000000,1000,0,2000,2000,1");
+    assert_eq!(lines[2], "0,1,\"blocks.0.b, \"\"quoted\"\"\",matmul,4,2,1,1000000,1000,3500,4500,1000,1");
+    assert_eq!(lines[5], "1,1,\"blocks.0.b, \"\"quoted\"\"\",matmul,4,2,1,1000000,1000,,,,");
+}
+
+#[test]
+fn times_that_are_parts_of_one_say_so_everywhere() {
+    let mut trace = sample();
+    trace.frames.truncate(1);
+    trace.frames[0].shared = vec![(1, 2)];
+    assert_eq!(trace.check(), Ok(()));
+    let with: Vec<_> = (0..4).map(|i| trace.frames[0].timed_with(i)).collect();
+    assert_eq!(with, [None, Some((1, 2)), Some((1, 2)), None]);
+    let together: Vec<String> = trace.to_csv().lines().map(|l| l.rsplit(',').next().unwrap().into()).collect();
+    assert_eq!(together, ["timed_together", "1", "2", "2"]);
+    let chrome: Value = serde_json::from_str(&trace.to_chrome()).unwrap();
+    let together: Vec<_> = events(&chrome, "dispatch").iter().map(|e| e["args"]["timed_together"].as_u64()).collect();
+    assert_eq!(together, [None, Some(2), Some(2)]);
+    let words = trace.to_string();
+    assert!(words.contains("\n  matmul: 2 calls, ~3.0 µs, "), "{words}");
+    assert!(words.contains("\n  norm: 1 calls, ~1.5 µs, "), "{words}");
+    assert!(words.contains("\n        2.0 µs     500.0 GFLOP/s  blocks.0.a "), "{words}");
+    assert!(words.contains("\n       ~1.5 µs     666.7 GFLOP/s  head "), "{words}");
+}
+
+#[test]
+fn a_file_of_the_version_before_has_no_times_in_common() {
+    let text = sample().to_json().replace(&format!("\"version\":{VERSION}"), "\"version\":2");
+    let text = text.replace("\"shared\":[],", "");
+    assert!(!text.contains("shared") && text.contains("\"version\":2"));
+    assert_eq!(Trace::from_json(text.as_bytes()), Ok(sample()));
 }
 
 #[test]
@@ -262,6 +291,14 @@ fn damage_is_named_with_its_place() {
         "\"blocks.0.a\" of frame 0 ends at 8 before it begins at 9; the file is damaged, record it again"
     );
     assert_eq!(
+        damaged(|t| t.frames[1].shared = vec![(1, 3)]),
+        "a group that frame 1 times together names dispatch 3 of 3; the file is damaged, record it again"
+    );
+    let alone = "frame 0 times dispatches 2 to 2 together, where two or more from 2 on can be; the file is damaged, \
+                 record it again";
+    assert_eq!(damaged(|t| t.frames[0].shared = vec![(0, 1), (2, 2)]), alone);
+    assert_eq!(damaged(|t| t.frames[0].shared = vec![(0, 1), (1, 2)]), alone.replace("2 to 2", "1 to 2"));
+    assert_eq!(
         damaged(|t| t.frames[0].host[0].begin = 1_000),
         "\"encode\" of frame 0 ends at 900 before it begins at 1000; the file is damaged, record it again"
     );
@@ -295,11 +332,13 @@ fn what_is_no_trace_is_refused_with_what_to_do() {
     let other = sample().to_json().replace(&format!("\"version\":{VERSION}"), "\"version\":99");
     assert_eq!(
         refused(&other),
-        "the trace has version 99, this kiln reads version 2; record it again, or use the kiln that wrote it"
+        "the trace has version 99, this kiln reads versions 2 to 3; record it again, or use the kiln that wrote \
+         it"
     );
     assert_eq!(
         refused("{\"version\":1,\"adapter\":\"card\",\"spans\":[]}"),
-        "the trace has version 1, this kiln reads version 2; record it again, or use the kiln that wrote it"
+        "the trace has version 1, this kiln reads versions 2 to 3; record it again, or use the kiln that wrote \
+         it"
     );
     assert_eq!(
         refused("{\"traceEvents\":[]}"),

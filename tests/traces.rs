@@ -5,12 +5,13 @@ mod device;
 
 use device::{Named, fill, noise, poisoned, session};
 use kiln::caps::DeviceCaps;
+use kiln::gpu::Profiling;
 use kiln::graph::{Builder, DType, Graph, TensorType, Unary};
 use kiln::model::{Dnn, DnnConfig, Gptlite, GptliteConfig, Init, Loss, init};
 use kiln::select::Overlap;
 use kiln::session::{CompileOptions, Mode, Session};
 use kiln::tensor::Tensor;
-use kiln::trace::{TensorKind, Trace};
+use kiln::trace::{TensorKind, Trace, group_ends};
 use kiln::train::TrainOptions;
 
 const MODES: [Mode; 3] = [Mode::Eager, Mode::Recorded, Mode::Fused];
@@ -120,12 +121,58 @@ fn a_run_in_several_passes_has_a_time_for_each_dispatch() {
     let passes = program.compiled().recording.passes.len();
     assert!(passes > 1, "{passes} passes");
     let inputs = fill(&[32, 64], |i| noise(7, i));
-    let (_, trace) = program.trace(&[("x", &inputs)]).unwrap();
-    assert_eq!(trace.check(), Ok(()));
-    let times = &trace.frames[0].times;
-    assert_eq!(times.len(), program.dispatches());
-    if session.caps().timestamps {
-        assert!(times.iter().all(Option::is_some), "{times:?}");
+    for how in [Profiling::Exact, Profiling::Light, Profiling::Exact] {
+        let frame = program.submit_profiled(&[("x", &inputs)], how).unwrap().wait_profiled().unwrap().1;
+        let trace = Trace { frames: vec![frame], ..program.describe() };
+        assert_eq!(trace.check(), Ok(()));
+        let times = &trace.frames[0].times;
+        assert_eq!(times.len(), program.dispatches());
+        if session.caps().timestamps {
+            assert!(times.iter().all(Option::is_some), "{how:?}: {times:?}");
+        }
+    }
+}
+
+/// Neighbours of one group.
+fn groups(ends: &[usize]) -> Vec<(usize, usize)> {
+    let firsts = ends.iter().enumerate().filter(|(i, _)| *i == 0 || ends[i - 1] == *i);
+    firsts.map(|(first, end)| (first, end - 1)).filter(|(first, last)| first < last).collect()
+}
+
+#[test]
+fn after_the_first_run_short_dispatches_are_timed_together_unless_each_is_asked_for() {
+    let Some(session) = session() else { return };
+    let x = fill(&[64], |i| noise(1, i));
+    for (mode, profiling) in
+        [(Mode::Recorded, Profiling::Light), (Mode::Recorded, Profiling::Exact), (Mode::Eager, Profiling::Light)]
+    {
+        let options = CompileOptions { profiling, ..poisoned(mode) };
+        let program = session.compile(&chain(20), &Named::new(), &options).unwrap();
+        let expected = program.run(&[("x", &x)]).unwrap();
+        let mut trace = program.describe();
+        for _ in 0..3 {
+            let (outputs, frame) = program.profile(&[("x", &x)]).unwrap();
+            assert_eq!(outputs, expected);
+            trace.frames.push(frame);
+        }
+        assert_eq!(trace.check(), Ok(()));
+        let [first, others @ ..] = &trace.frames[..] else { unreachable!() };
+        assert_eq!(first.shared, []);
+        let Some(took) = first.times.iter().map(|t| t.map(|(b, e)| e - b)).collect::<Option<Vec<u64>>>() else {
+            assert!(!session.caps().timestamps);
+            continue;
+        };
+        // eager has a submit, and so a time, for each
+        let light = profiling == Profiling::Light && mode != Mode::Eager;
+        let together = if light { groups(&group_ends(&took)) } else { Vec::new() };
+        for frame in others {
+            assert_eq!(frame.shared, together, "{took:?}");
+            assert!(frame.times.iter().all(Option::is_some));
+            for (first, last) in &frame.shared {
+                let parts = frame.times[*first..=*last].windows(2);
+                assert!(parts.map(|w| (w[0].unwrap().1, w[1].unwrap().0)).all(|(end, begin)| end == begin));
+            }
+        }
     }
 }
 

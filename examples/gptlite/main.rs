@@ -10,7 +10,7 @@ mod tuning;
 
 use clap::{Parser, ValueEnum};
 use generator::{Generator, graph};
-use kiln::gpu::AdapterChoice;
+use kiln::gpu::{AdapterChoice, Profiling};
 use kiln::measure::peak;
 use kiln::model::{Checkpoint, GptliteFile, ModelConfig};
 use kiln::session::{CompileOptions, Mode, Session, compile};
@@ -186,7 +186,8 @@ fn build(
         eprintln!("warning: parameters that the model does not have: {}", loaded.unused.join(", "));
     }
     let vocabulary = file.vocabulary.as_ref().ok_or("the config has no \"vocab\", which text needs")?;
-    let mut options = CompileOptions::mode(mode);
+    // a trace of a model this small is for looking at each kernel
+    let mut options = CompileOptions { profiling: Profiling::Exact, ..CompileOptions::mode(mode) };
     if tune {
         let compiled = compile(&graph(&file.config)?, session.caps(), &options)?;
         options = tuning::tuned(session, &compiled, options, None)?;

@@ -25,7 +25,7 @@ use kiln::tensor::Tensor;
 use kiln::train::{LossScaling, Optimiser, Precision, Schedule, TrainOptions};
 use kiln::trainer::compile_training;
 use line::{Line, Measured};
-use measure::{Job, quantile};
+use measure::{Job, TIMED, quantile};
 use models::Work;
 use serde::Serialize;
 use sizes::{Model, Phase, Scale, Sizes};
@@ -83,7 +83,7 @@ struct Args {
     /// Prints the time of each kernel.
     #[arg(long)]
     kernels: bool,
-    /// Prints what timestamps cost instead: runs without and with them by turns, `--runs` rounds.
+    /// Prints what timestamps cost instead: runs without them, with few and with all by turns, `--runs` rounds.
     #[arg(long, conflicts_with_all = ["verify", "kernels", "json"])]
     profile_cost: bool,
     /// Writes the rows as JSON.
@@ -313,10 +313,10 @@ fn save_parameters(args: &Args, folder: &Path) -> Result<(), Box<dyn Error>> {
 
 /// Prints what timestamps cost.
 fn profile_cost(args: &Args, session: &Session) -> Result<(), Box<dyn Error>> {
-    println!("milliseconds a run without and with timestamps, medians of {} rounds by turns", args.runs.max(1));
+    println!("milliseconds a run, timed in each way by turns, medians of {} rounds", args.runs.max(1));
     println!(
-        "{:<8} {:<9} {:>6} {:>7} {:>19} {:>7} {:>19} {:>15} {:>9}",
-        "model", "mode", "disp.", "passes", "in flight", "cost", "one at a time", "host", "by stamps"
+        "{:<8} {:<9} {:<6} {:>6} {:>6} {:>7} {:>10} {:>7} {:>10} {:>8} {:>10}",
+        "model", "mode", "times", "disp.", "timed", "passes", "in flight", "cost", "alone", "host", "by stamps"
     );
     for model in &args.model {
         let work = work(args, *model)?;
@@ -324,20 +324,23 @@ fn profile_cost(args: &Args, session: &Session) -> Result<(), Box<dyn Error>> {
         for mode in &args.mode {
             let job =
                 plan(args, session, *model, &work, *mode)?.job(args, session, self::work(args, *model)?, &params)?;
-            let cost = job.profile_cost(args.runs.max(1))?;
-            let pair = |[off, on]: [f64; 2]| format!("{off:.3} {on:.3}");
-            println!(
-                "{:<8} {:<9} {:>6} {:>7} {:>19} {:>+6.2}% {:>19} {:>15} {:>9}",
-                model.to_string(),
-                words(*mode),
-                cost.dispatches,
-                format!("{} {}", cost.passes[0], cost.passes[1]),
-                pair(cost.in_flight),
-                100.0 * cost.part(),
-                pair(cost.alone),
-                pair(cost.host),
-                cost.stamped.map_or("-".into(), |ms| format!("{ms:.3}"))
-            );
+            let costs = job.profile_cost(args.runs.max(1))?;
+            for (how, cost) in TIMED.iter().zip(&costs) {
+                println!(
+                    "{:<8} {:<9} {:<6} {:>6} {:>6} {:>7} {:>10.3} {:>+6.2}% {:>10.3} {:>8.3} {:>10}",
+                    model.to_string(),
+                    words(*mode),
+                    how.map_or("none".into(), |how| format!("{how:?}").to_lowercase()),
+                    job.program().dispatches(),
+                    cost.timed,
+                    cost.passes,
+                    cost.in_flight,
+                    100.0 * (cost.in_flight / costs[0].in_flight - 1.0),
+                    cost.alone,
+                    cost.host,
+                    cost.stamped.map_or("-".into(), |ms| format!("{ms:.3}"))
+                );
+            }
         }
     }
     Ok(())

@@ -1,10 +1,11 @@
 //! In: a program or a trainer with what a run is given; out: what a run takes. Knows nothing of models.
 
 use crate::models::{Batch, FENCE, Work};
+use kiln::gpu::Profiling;
 use kiln::graph::{DROPOUT_COUNTER, DType, TensorType};
 use kiln::session::{CompileOptions, Outputs, Program, Run, Session};
 use kiln::tensor::Tensor;
-use kiln::trace::Trace;
+use kiln::trace::{Frame, Trace};
 use kiln::train::{SCALARS, TrainOptions};
 use kiln::trainer::{Steps, Trainer};
 use std::collections::BTreeMap;
@@ -49,27 +50,24 @@ pub struct Waited {
     pub submits: u64,
 }
 
-/// What timestamps cost, milliseconds; each pair without them and with them.
+/// What a run takes that is timed in one of the ways of [`TIMED`], milliseconds.
 pub struct Cost {
-    /// Per run of several in flight, where the host's part is hidden.
-    pub in_flight: [f64; 2],
+    /// A run of several in flight, where the host's part is hidden.
+    pub in_flight: f64,
     /// From submit to done of one run.
-    pub alone: [f64; 2],
+    pub alone: f64,
     /// The host's part of a run.
-    pub host: [f64; 2],
+    pub host: f64,
     /// First kernel's begin to last kernel's end, by the stamps.
     pub stamped: Option<f64>,
     /// Compute passes of a run.
-    pub passes: [u64; 2],
-    pub dispatches: usize,
+    pub passes: u64,
+    /// Dispatches and groups of them that have a time of their own.
+    pub timed: usize,
 }
 
-impl Cost {
-    /// How much longer a run in flight takes with timestamps.
-    pub fn part(&self) -> f64 {
-        self.in_flight[1] / self.in_flight[0] - 1.0
-    }
-}
+/// The ways of timing whose cost is measured, none first.
+pub const TIMED: [Option<Profiling>; 3] = [None, Some(Profiling::Light), Some(Profiling::Exact)];
 
 /// Runs in flight at once while the cost of timestamps is measured.
 const IN_FLIGHT: usize = 8;
@@ -191,50 +189,37 @@ impl Job {
         Ok(Times { walls_ms, pipelined_ms, gpu_ms, submits, host_us })
     }
 
-    /// What timestamps cost: medians over rounds that run without them and with them by turns, after some that warm up.
-    pub fn profile_cost(&self, rounds: usize) -> Result<Cost, Box<dyn Error>> {
+    /// What timestamps cost: medians over rounds that time runs in each way of [`TIMED`] by turns, after some that warm up.
+    pub fn profile_cost(&self, rounds: usize) -> Result<[Cost; 3], Box<dyn Error>> {
         let own = self.own();
         let mut given = self.given(0);
         given.extend(own.iter().map(|(name, tensor)| (*name, tensor)));
         let program = self.program();
-        let start = |profiled: bool| match profiled {
-            true => program.submit_profiled(&given),
-            false => program.submit_unread(&given),
+        let start = |how: Option<Profiling>| match how {
+            Some(how) => program.submit_profiled(&given, how),
+            None => program.submit_unread(&given),
         };
-        let (mut flights, mut alones, mut hosts) =
-            ([const { Vec::new() }; 2], [const { Vec::new() }; 2], [const { Vec::new() }; 2]);
-        let (mut stamped, mut passes) = (Vec::new(), [0; 2]);
+        let mut samples = [const { Samples::new() }; 3];
         for round in 0..rounds + rounds / 3 {
-            // each kind is first as often as the other
-            for which in [round % 2, 1 - round % 2] {
+            // each way is first as often as the others
+            for which in (0..3).map(|i| (round + i) % 3) {
                 let begin = Instant::now();
-                let run = start(which == 1)?;
+                let run = start(TIMED[which])?;
                 let host = run.host_ns() as f64 / 1e6;
                 let frame = run.wait_profiled()?.1;
                 let alone = begin.elapsed().as_secs_f64() * 1e3;
                 let begin = Instant::now();
-                let runs: Vec<Run<'_>> = (0..IN_FLIGHT).map(|_| start(which == 1)).collect::<Result<_, _>>()?;
+                let runs: Vec<Run<'_>> = (0..IN_FLIGHT).map(|_| start(TIMED[which])).collect::<Result<_, _>>()?;
                 for run in runs {
                     run.wait()?;
                 }
-                let flight = begin.elapsed().as_secs_f64() * 1e3 / IN_FLIGHT as f64;
-                passes[which] = frame.passes;
+                let in_flight = begin.elapsed().as_secs_f64() * 1e3 / IN_FLIGHT as f64;
                 if round >= rounds / 3 {
-                    alones[which].push(alone);
-                    hosts[which].push(host);
-                    flights[which].push(flight);
-                    stamped.extend(frame.gpu_ns().map(|ns| ns as f64 / 1e6));
+                    samples[which].add(in_flight, alone, host, frame);
                 }
             }
         }
-        Ok(Cost {
-            in_flight: flights.map(|mut v| median(&mut v)),
-            alone: alones.map(|mut v| median(&mut v)),
-            host: hosts.map(|mut v| median(&mut v)),
-            stamped: (!stamped.is_empty()).then(|| median(&mut stamped)),
-            passes,
-            dispatches: program.dispatches(),
-        })
+        Ok(samples.map(Samples::cost))
     }
 
     /// Outputs of a forward pass stay on the device; a step gives its loss.
@@ -261,6 +246,42 @@ impl Job {
         match &self.kind {
             Kind::Infer(_) => Vec::new(),
             Kind::Train(trainer) => own_inputs(trainer),
+        }
+    }
+}
+
+/// Runs that are timed in one way.
+struct Samples {
+    in_flight: Vec<f64>,
+    alone: Vec<f64>,
+    host: Vec<f64>,
+    stamped: Vec<f64>,
+    last: Option<Frame>,
+}
+
+impl Samples {
+    const fn new() -> Samples {
+        Samples { in_flight: Vec::new(), alone: Vec::new(), host: Vec::new(), stamped: Vec::new(), last: None }
+    }
+
+    fn add(&mut self, in_flight: f64, alone: f64, host: f64, frame: Frame) {
+        self.in_flight.push(in_flight);
+        self.alone.push(alone);
+        self.host.push(host);
+        self.stamped.extend(frame.gpu_ns().map(|ns| ns as f64 / 1e6));
+        self.last = Some(frame);
+    }
+
+    fn cost(mut self) -> Cost {
+        let last = self.last.unwrap_or_default();
+        let in_groups = last.shared.iter().map(|(first, last)| last - first).sum::<usize>();
+        Cost {
+            in_flight: median(&mut self.in_flight),
+            alone: median(&mut self.alone),
+            host: median(&mut self.host),
+            stamped: (!self.stamped.is_empty()).then(|| median(&mut self.stamped)),
+            passes: last.passes,
+            timed: last.times.iter().flatten().count() - in_groups,
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::record::{BufferId, Kernel, LEAST_BINDING, Params, Recording};
 use crate::trace::{Clock, HostSpan};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// How an executable is made.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,6 +33,8 @@ pub struct Executable {
     /// Held while a run, a write or a read is submitted: none comes between the parts of another.
     pub(super) order: Mutex<()>,
     pub(super) timestamps: bool,
+    /// What each dispatch took in the first run in which all were timed, in nanoseconds.
+    pub(super) took: OnceLock<Vec<u64>>,
     made: Vec<HostSpan>,
 }
 
@@ -132,6 +134,7 @@ impl Executable {
             rows: Mutex::default(),
             order: Mutex::default(),
             timestamps: options.timestamps && gpu.caps().timestamps,
+            took: OnceLock::new(),
             made,
         })
     }

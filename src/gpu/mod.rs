@@ -19,3 +19,4 @@ pub use device::{Counters, Gpu};
 pub use error::GpuError;
 pub use executable::{Executable, ExecutableOptions};
 pub use run::{Finished, Host, Kept, Pending, Submission};
+pub use stamps::Profiling;

@@ -3,10 +3,10 @@
 
 use super::buffers::{make_buffer, read_buffer};
 use super::mapped::Mapped;
-use super::stamps::Stamps;
+use super::stamps::{Profiling, Stamps};
 use super::{Counters, Executable, Gpu, GpuError};
 use crate::record::{BufferPort, Params};
-use crate::trace::{Clock, HostSpan, times};
+use crate::trace::{Clock, HostSpan, divide, group_ends, times};
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,19 +16,21 @@ use std::time::{Duration, Instant};
 pub struct Submission {
     /// Most dispatches of a command buffer, each submitted without waiting for the one before; `None` puts all in one.
     pub split: Option<usize>,
-    /// With timestamps.
-    pub profile: bool,
+    /// With timestamps, and how.
+    pub profile: Option<Profiling>,
     /// Whether outputs are given back: copied to the host, or kept where they are declared so.
     pub read: bool,
 }
 
 /// What a submission gives back.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Finished {
     /// For each run the bytes of each output, in order; empty if it does not read.
     pub outputs: Vec<Vec<Vec<u8>>>,
     /// The times of each dispatch, run after run, if it was profiled and the adapter has timestamps.
     pub times: Vec<Option<(u64, u64)>>,
+    /// First and last of neighbours that were timed together; their times are parts of one.
+    pub shared: Vec<(usize, usize)>,
     /// What the host did, if the run was profiled, from the begin of [`Executable::submit`].
     pub host: Vec<HostSpan>,
 }
@@ -44,7 +46,7 @@ pub struct Host {
     pub submits: u64,
     /// Compute passes in them.
     pub passes: u64,
-    /// Whether measuring gave each dispatch a pass of its own.
+    /// Whether measuring gave each group of dispatches that is timed as one a pass of its own.
     pub split_passes: bool,
 }
 
@@ -55,7 +57,7 @@ pub struct Pending<'a> {
     staging: Option<wgpu::Buffer>,
     /// For each run first byte and bytes of each output in the staging buffer.
     ranges: Vec<Vec<(u64, u64)>>,
-    /// Where the stamps lie in it, at which of them each dispatch begins, and how many there are.
+    /// Where the stamps lie in it, at which of them each dispatch's group begins, and how many there are.
     queries: Option<(u64, Vec<usize>, usize)>,
     /// The last run's kept outputs, at their position.
     kept: Vec<Option<Kept>>,
@@ -90,14 +92,17 @@ impl Executable {
     pub fn submit(&self, runs: &[Vec<&[u8]>], how: Submission) -> Result<Pending<'_>, GpuError> {
         self.gpu.check()?;
         let begin = Instant::now();
-        let mut clock = Clock::start(how.profile);
+        let mut clock = Clock::start(how.profile.is_some());
         // between its upload and its last submit no other run may write the inputs
         let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         let rows = clock.time("upload", || self.upload(runs))?;
         let dispatches = self.recording.dispatches.len();
         let (most, total) = (how.split.unwrap_or(usize::MAX).max(1), dispatches * runs.len());
-        let mut stamps = (how.profile && self.timestamps && total > 0)
-            .then(|| Stamps::new(self, total, runs.len() + total.div_ceil(most)));
+        let timed = how.profile.filter(|_| self.timestamps && total > 0);
+        let mut stamps = timed.map(|how| {
+            let ends = self.took.get().filter(|_| how == Profiling::Light).map(|took| group_ends(took).into());
+            Stamps::new(self, total, runs.len() + total.div_ceil(most), ends)
+        });
         let (ranges, mut staging_bytes) = self.staging_ranges(runs.len(), how.read);
         let stamps_at = staging_bytes;
         staging_bytes += stamps.as_ref().map_or(0, Stamps::bytes);
@@ -245,20 +250,20 @@ impl Executable {
         make_buffer(&self.gpu, "staging", bytes, usage, self.recording.bytes())
     }
 
-    /// Encodes some dispatches and returns in how many passes: those of the recording, or one a dispatch where stamps can
-    /// only be written around passes.
+    /// Encodes some dispatches and returns in how many passes: those of the recording, or one a group that is timed as one
+    /// where stamps can only be written around passes.
     fn encode(&self, encoder: &mut wgpu::CommandEncoder, dispatches: Range<usize>, stamps: Option<&mut Stamps>) -> u64 {
         let (mut around, mut inside) = match stamps {
             Some(stamps) if stamps.inside => (None, Some(stamps)),
             other => (other, None),
         };
-        let split = around.is_some();
         let mut passes = 0;
         let begin = dispatches.start;
         let mut rest = dispatches;
         while !rest.is_empty() {
-            let end = if split { rest.start + 1 } else { self.recording.pass_end(rest.start).min(rest.end) };
-            let timestamp_writes = around.as_mut().map(|s| s.around());
+            let mut end = self.recording.pass_end(rest.start).min(rest.end);
+            end = around.as_ref().map_or(end, |s| s.end(rest.start).min(end));
+            let timestamp_writes = around.as_mut().map(|s| s.around(end - rest.start));
             let mut pass =
                 encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: Some("kiln"), timestamp_writes });
             passes += 1;
@@ -279,11 +284,28 @@ impl Executable {
                 inside.iter_mut().for_each(|s| s.begin());
                 let [x, y, z] = dispatch.grid;
                 pass.dispatch_workgroups(x, y, z);
-                inside.iter_mut().for_each(|s| s.write(&mut pass));
+                let last = i + 1;
+                inside.iter_mut().filter(|s| last == s.end(i) || last == rest.end).for_each(|s| s.write(&mut pass));
             }
             rest.start = end;
         }
         passes
+    }
+}
+
+impl Executable {
+    /// Gives dispatches that were timed together their parts, and says which those are. What each took in the first run
+    /// in which all have a time of their own is kept for that.
+    fn divided(&self, times: &mut [Option<(u64, u64)>], begins: &[usize]) -> Vec<(usize, usize)> {
+        if let Some(took) = self.took.get() {
+            return divide(times, begins, took);
+        }
+        let of_first = times.iter().take(self.recording.dispatches.len());
+        if let Some(took) = of_first.map(|t| t.map(|(begin, end)| end - begin)).collect::<Option<Vec<u64>>>() {
+            // of two runs that end at once either will do
+            self.took.set(took).unwrap_or(());
+        }
+        Vec::new()
     }
 }
 
@@ -328,18 +350,18 @@ impl Pending<'_> {
 
     fn collect(mut self) -> Result<Finished, GpuError> {
         let mut clock = self.clock.clone();
-        let (outputs, times) = clock.time("readback", || self.collect_parts())?;
-        Ok(Finished { outputs, times, host: clock.spans() })
+        let mut finished = clock.time("readback", || self.collect_parts())?;
+        finished.host = clock.spans();
+        Ok(finished)
     }
 
     /// Outputs of each run, and times.
-    #[allow(clippy::type_complexity, reason = "it is unpacked at once")]
-    fn collect_parts(&mut self) -> Result<(Vec<Vec<Vec<u8>>>, Vec<Option<(u64, u64)>>), GpuError> {
+    fn collect_parts(&mut self) -> Result<Finished, GpuError> {
         let gpu = &self.executable.gpu;
         gpu.check()?;
         let Some(staging) = self.staging.take() else {
             let none = |run: &Vec<(u64, u64)>| vec![Vec::new(); run.len()];
-            return Ok((self.ranges.iter().map(none).collect(), Vec::new()));
+            return Ok(Finished { outputs: self.ranges.iter().map(none).collect(), ..Finished::default() });
         };
         self.mapped.take(gpu)?;
         let refused = |reason: String| gpu.check().err().unwrap_or(GpuError::Refused { reason });
@@ -350,15 +372,17 @@ impl Pending<'_> {
             view[*at as usize..*at as usize + len].to_vec()
         };
         let outputs = self.ranges.iter().map(|run| ports.iter().zip(run).map(output).collect()).collect();
-        let times = self.queries.take().map_or(Vec::new(), |(at, begins, count)| {
+        let (mut all, mut shared) = (Vec::new(), Vec::new());
+        if let Some((at, begins, count)) = self.queries.take() {
             let raw = &view[at as usize..at as usize + count * 8];
             let ticks: Vec<u64> = bytemuck::pod_collect_to_vec(raw);
-            let pairs: Vec<(u64, u64)> = begins.into_iter().map(|i| (ticks[i], ticks[i + 1])).collect();
-            times(&pairs, f64::from(gpu.queue.get_timestamp_period()))
-        });
+            let pairs: Vec<(u64, u64)> = begins.iter().map(|i| (ticks[*i], ticks[*i + 1])).collect();
+            all = times(&pairs, f64::from(gpu.queue.get_timestamp_period()));
+            shared = self.executable.divided(&mut all, &begins);
+        }
         drop(view);
         staging.unmap();
         self.executable.staging.lock().unwrap_or_else(PoisonError::into_inner).push(staging);
-        Ok((outputs, times))
+        Ok(Finished { outputs, times: all, shared, host: Vec::new() })
     }
 }

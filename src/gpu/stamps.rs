@@ -1,10 +1,23 @@
-//! In: an executable and a number of dispatches; out: the query sets that take the begins and ends of dispatches, and
-//! their ticks. Knows nothing of what is dispatched.
+//! In: an executable and which dispatches are timed together; out: the query sets that take the begins and ends of such
+//! groups, and their ticks. Knows nothing of what is dispatched.
 //!
 //! A stamp inside a pass waits for all before it, some microseconds on a large device. So there is one between two
-//! dispatches, the end of the one and the begin of the other, and one more around each part that is encoded at once.
+//! groups, the end of the one and the begin of the other, and one more around each part that is encoded at once.
 
 use super::Executable;
+use std::sync::Arc;
+
+/// How a run is timed on the device. A stamp between two dispatches lets the device run dry, so it costs time itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Profiling {
+    /// Each dispatch by itself in the first run that is timed, and then neighbours together, so that stamps are 0.8 ms
+    /// apart and cost less than 5 % of a run on a large device. Each one's part of their time is in the ratio of what
+    /// they took before, and [`Frame::shared`](crate::trace::Frame::shared) names them.
+    #[default]
+    Light,
+    /// Each dispatch by itself in every run.
+    Exact,
+}
 
 /// wgpu's limit on queries of a set.
 const QUERIES: usize = 4096;
@@ -13,17 +26,19 @@ const QUERIES: usize = 4096;
 pub(super) struct Stamps {
     sets: Vec<wgpu::QuerySet>,
     resolved: wgpu::Buffer,
-    /// The stamp at which each dispatch begins, in order; it ends at the next.
+    /// One past the last of each dispatch's group, or none where each is one by itself.
+    ends: Option<Arc<[usize]>>,
+    /// The stamp at which each dispatch's group begins, in order; it ends at the next.
     begins: Vec<usize>,
     written: usize,
     room: usize,
-    /// Whether they can be written inside a pass; else each dispatch has a pass of its own.
+    /// Whether they can be written inside a pass; else each group has a pass of its own.
     pub inside: bool,
 }
 
 impl Stamps {
-    /// For so many dispatches, encoded in at most so many parts.
-    pub fn new(executable: &Executable, dispatches: usize, parts: usize) -> Stamps {
+    /// For so many dispatches in such groups, encoded in at most so many parts.
+    pub fn new(executable: &Executable, dispatches: usize, parts: usize, ends: Option<Arc<[usize]>>) -> Stamps {
         let device = &executable.gpu.device;
         let inside = device.features().contains(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES);
         let room = if inside { dispatches + parts.min(dispatches) } else { 2 * dispatches };
@@ -42,7 +57,7 @@ impl Stamps {
             mapped_at_creation: false,
         });
         let sets = (0..room).step_by(QUERIES).map(set).collect();
-        Stamps { sets, resolved, begins: Vec::with_capacity(dispatches), written: 0, room, inside }
+        Stamps { sets, resolved, ends, begins: Vec::with_capacity(dispatches), written: 0, room, inside }
     }
 
     /// Bytes for all stamps.
@@ -57,16 +72,21 @@ impl Stamps {
         self.written += 1;
     }
 
-    /// The next dispatch begins at the stamp that was written last.
+    /// One past the last of a dispatch's group.
+    pub fn end(&self, dispatch: usize) -> usize {
+        self.ends.as_ref().map_or(dispatch + 1, |ends| ends[dispatch])
+    }
+
+    /// The next dispatch's group begins at the stamp that was written last.
     pub fn begin(&mut self) {
         self.begins.push(self.written - 1);
     }
 
-    /// Two stamps around the pass of the next dispatch.
-    pub fn around(&mut self) -> wgpu::ComputePassTimestampWrites<'_> {
+    /// Two stamps around the pass of the next dispatches, a group.
+    pub fn around(&mut self, dispatches: usize) -> wgpu::ComputePassTimestampWrites<'_> {
         // pairs never lie across two sets
         let query = self.written;
-        self.begins.push(query);
+        self.begins.resize(self.begins.len() + dispatches, query);
         self.written += 2;
         wgpu::ComputePassTimestampWrites {
             query_set: &self.sets[query / QUERIES],
@@ -87,7 +107,7 @@ impl Stamps {
         encoder.copy_buffer_to_buffer(&self.resolved, 0, staging, at, self.written as u64 * 8);
     }
 
-    /// The stamps at which dispatches begin, each of which ends at the next, and how many there are.
+    /// The stamps at which dispatches' groups begin, each of which ends at the next, and how many there are.
     pub fn places(self) -> (Vec<usize>, usize) {
         (self.begins, self.written)
     }

@@ -96,11 +96,17 @@ impl Program {
             let times = finished.times.iter().skip(run * self.dispatches()).copied();
             times.chain(std::iter::repeat(None)).take(self.dispatches()).collect()
         };
+        let shared = |run: usize| {
+            let from = run * self.dispatches();
+            let here = finished.shared.iter().filter(|(first, _)| (from..from + self.dispatches()).contains(first));
+            here.map(|(first, last)| (first - from, last - from)).collect()
+        };
         let frame = |run: usize| Frame {
             begin: ns(self.zero, times.begin),
             gpu_at,
             host: if run == 0 { std::mem::take(&mut host) } else { Vec::new() },
             times: stamps(run),
+            shared: shared(run),
             submits: times.host.submits,
             passes: times.host.passes,
             profiling_split_passes: times.host.split_passes,

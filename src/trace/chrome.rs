@@ -3,7 +3,7 @@
 //!
 //! Complete events (`"ph": "X"`) in microseconds from the first, the host and the device as two processes. Layers
 //! enclose their dispatches. Dispatches that overlap lie on further threads of the device, since events of one thread
-//! must nest.
+//! must nest. One whose time is a part of what several took together has their number in its arguments.
 //!
 //! Perfetto takes thread 0 for the first of its process, and threads of equal number for one, whatever their process: so
 //! a process counts its threads from its own number.
@@ -176,6 +176,16 @@ impl Trace {
             let row = rows.place(begin, end);
             first_row[f][i] = row == 0;
             let dispatch = &self.dispatches[i];
+            let mut args = json!({
+                "kernel": self.kernel_of(dispatch),
+                "grid": dispatch.grid,
+                "flops": dispatch.flops,
+                "bytes": dispatch.bytes,
+                "frame": f,
+            });
+            if let Some((first, last)) = self.frames[f].timed_with(i) {
+                args["timed_together"] = json!(last - first + 1);
+            }
             events.push(Event {
                 name: dispatch.name.clone(),
                 category: "dispatch",
@@ -183,13 +193,7 @@ impl Trace {
                 thread: Thread { row, number: 0 },
                 begin,
                 end,
-                args: json!({
-                    "kernel": self.kernel_of(dispatch),
-                    "grid": dispatch.grid,
-                    "flops": dispatch.flops,
-                    "bytes": dispatch.bytes,
-                    "frame": f,
-                }),
+                args,
             });
         }
         for (f, frame) in self.frames.iter().enumerate() {

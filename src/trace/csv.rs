@@ -2,8 +2,9 @@
 
 use super::Trace;
 
-/// The columns; begin, end and duration are empty where they are unavailable.
-const COLUMNS: [&str; 12] = [
+/// The columns; begin, end and duration are empty where they are unavailable. `timed_together` is how many dispatches
+/// share a time that was measured, of which the row has a part: 1 for one timed by itself.
+const COLUMNS: [&str; 13] = [
     "frame",
     "dispatch",
     "name",
@@ -16,6 +17,7 @@ const COLUMNS: [&str; 12] = [
     "begin_ns",
     "end_ns",
     "duration_ns",
+    "timed_together",
 ];
 
 impl Trace {
@@ -27,6 +29,7 @@ impl Trace {
         for (f, frame) in self.frames.iter().enumerate() {
             for (i, (d, time)) in self.dispatches.iter().zip(&frame.times).enumerate() {
                 let [x, y, z] = d.grid.map(|n| n.to_string());
+                let together = frame.timed_with(i).map_or(1, |(first, last)| last - first + 1);
                 let ns = |pick: fn((u64, u64)) -> u64| time.map_or(String::new(), |t| pick(t).to_string());
                 write(&[
                     f.to_string(),
@@ -41,6 +44,7 @@ impl Trace {
                     ns(|t| t.0),
                     ns(|t| t.1),
                     ns(|t| t.1 - t.0),
+                    time.map_or(String::new(), |_| together.to_string()),
                 ]);
             }
         }

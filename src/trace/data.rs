@@ -8,7 +8,10 @@ use serde::{Deserialize, Serialize};
 pub const FORMAT: &str = "kiln-trace";
 
 /// Version of the file format, raised when a field changes its meaning.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
+
+/// The oldest that is read. Version 2 has no [`Frame::shared`]: each dispatch was timed by itself.
+pub const OLDEST: u32 = 2;
 
 /// A program and some of its runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -136,11 +139,16 @@ pub struct Frame {
     pub gpu_at: u64,
     /// Begin and end of each dispatch on the device, from the first begin; `None` where there are no usable stamps.
     pub times: Vec<Option<(u64, u64)>>,
+    /// First and last of neighbours that were timed together, in order. Their begins and ends divide the time of all of
+    /// them in the ratio of what each took in an earlier run: the sum is measured, the parts are not.
+    #[serde(default)]
+    pub shared: Vec<(usize, usize)>,
     /// Command buffers submitted.
     pub submits: u64,
     /// Compute passes in them.
     pub passes: u64,
-    /// Whether measuring changed the passes: without timestamps inside a pass each dispatch has its own.
+    /// Whether measuring changed the passes: without timestamps inside a pass each dispatch has its own, or each group
+    /// that is timed together.
     pub profiling_split_passes: bool,
     /// Time that the host took to upload, encode and submit.
     pub encode_ns: u64,
@@ -270,6 +278,12 @@ impl Frame {
     pub fn gpu_ns(&self) -> Option<u64> {
         let timed = || self.times.iter().flatten();
         Some(timed().map(|t| t.1).max()? - timed().map(|t| t.0).min()?)
+    }
+
+    /// First and last of the dispatches that were timed together with one, if it was not timed by itself.
+    pub fn timed_with(&self, dispatch: usize) -> Option<(usize, usize)> {
+        let group = *self.shared.get(self.shared.partition_point(|(_, last)| *last < dispatch))?;
+        (group.0 <= dispatch).then_some(group)
     }
 
     /// The sum of the dispatches' times. Where dispatches overlap it is more than the time in which any ran.

@@ -19,13 +19,16 @@ pub enum TraceError {
     },
     /// Another version of the format.
     #[error(
-        "the trace has version {found}, this kiln reads version {known}; record it again, or use the kiln that wrote it"
+        "the trace has version {found}, this kiln reads versions {oldest} to {newest}; record it again, or use the kiln \
+         that wrote it"
     )]
     Version {
         /// The file's.
         found: u64,
+        /// [`super::OLDEST`].
+        oldest: u32,
         /// [`super::VERSION`].
-        known: u32,
+        newest: u32,
     },
     /// An index points past the end of its list.
     #[error("{place} names {what} {index} of {count}; the file is damaged, record it again")]
@@ -48,6 +51,21 @@ pub enum TraceError {
         found: usize,
         /// Dispatches.
         expected: usize,
+    },
+    /// Dispatches that were timed together are no group of neighbours behind the group before.
+    #[error(
+        "frame {frame} times dispatches {first} to {last} together, where two or more from {least} on can be; the file \
+         is damaged, record it again"
+    )]
+    Group {
+        /// Which frame.
+        frame: usize,
+        /// The first of them.
+        first: usize,
+        /// The last.
+        last: usize,
+        /// One past the group before.
+        least: usize,
     },
     /// Something ends before it begins.
     #[error("{place} ends at {end} before it begins at {begin}; the file is damaged, record it again")]

@@ -3,7 +3,7 @@
 //! What [`Trace::from_json`] accepts can be shown without further checks: indices are within their lists, times run
 //! forwards, sums of numbers stay within what f64 holds.
 
-use super::{FORMAT, HostSpan, Trace, TraceError, VERSION};
+use super::{FORMAT, HostSpan, OLDEST, Trace, TraceError, VERSION};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::cmp::Reverse;
@@ -37,7 +37,7 @@ impl Trace {
         serde_json::to_string(self).expect("a trace has no map with keys other than text")
     }
 
-    /// Reads the file format.
+    /// Reads the file format, and gives the newest version of what it holds.
     ///
     /// # Errors
     /// If the text is cut off, not JSON, not a trace, of another version, or holds what no run gives.
@@ -45,13 +45,14 @@ impl Trace {
         let header: Header = serde_json::from_slice(text).map_err(|e| json_error(text, &e))?;
         let ours = header.format.as_deref() == Some(FORMAT) || (header.format.is_none() && header.spans.is_some());
         match header.version {
-            Some(found) if ours && found != u64::from(VERSION) => {
-                return Err(TraceError::Version { found, known: VERSION });
+            Some(found) if ours && !(u64::from(OLDEST)..=u64::from(VERSION)).contains(&found) => {
+                return Err(TraceError::Version { found, oldest: OLDEST, newest: VERSION });
             }
             Some(_) if ours => {}
             _ => return Err(TraceError::Malformed { reason: format!("\"format\" is not \"{FORMAT}\"") }),
         }
-        let trace: Trace = serde_json::from_slice(text).map_err(|e| json_error(text, &e))?;
+        let mut trace: Trace = serde_json::from_slice(text).map_err(|e| json_error(text, &e))?;
+        trace.version = VERSION;
         trace.check()?;
         Ok(trace)
     }
@@ -85,6 +86,16 @@ impl Trace {
                 whole(|| format!("{what} of frame {f}"), ns)?;
             }
             nest(&frame.host, |span| format!("\"{}\" of frame {f}", span.name))?;
+            let mut next = 0;
+            for &(first, last) in &frame.shared {
+                let place = || format!("a group that frame {f} times together");
+                index(place, "dispatch", last, expected)?;
+                // at least two, behind the ones before
+                if first < next || first >= last {
+                    return Err(TraceError::Group { frame: f, first, last, least: next });
+                }
+                next = last + 1;
+            }
             for (time, dispatch) in frame.times.iter().zip(&self.dispatches) {
                 if let Some((begin, end)) = time {
                     forwards(|| format!("\"{}\" of frame {f}", dispatch.name), *begin, *end)?;

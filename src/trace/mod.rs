@@ -10,6 +10,7 @@ mod csv;
 mod data;
 mod error;
 mod file;
+mod groups;
 mod layers;
 mod rows;
 mod stats;
@@ -17,10 +18,11 @@ mod text;
 
 pub use clock::{Clock, times};
 pub use data::{
-    Device, Dispatch, FORMAT, Finding, Frame, Graphs, HostSpan, Kernel, Memory, Node, Options, Peaks, Tensor,
+    Device, Dispatch, FORMAT, Finding, Frame, Graphs, HostSpan, Kernel, Memory, Node, OLDEST, Options, Peaks, Tensor,
     TensorKind, Trace, VERSION,
 };
 pub use error::TraceError;
+pub use groups::{divide, group_ends};
 pub use layers::{Layer, layer_of, layers};
 pub use rows::Rows;
 pub use stats::{Stats, stats};

@@ -1,5 +1,6 @@
 //! In: a [`Trace`]; out: its text: the total, then per kernel its calls and time, then the slowest dispatches. Knows
-//! nothing else of the crate. Of several runs it shows medians.
+//! nothing else of the crate. Of several runs it shows medians. A time in which some are parts of what several dispatches
+//! took together has a `~` in front.
 
 use super::{Frame, Trace, stats};
 use std::fmt;
@@ -9,6 +10,16 @@ const SLOWEST: usize = 12;
 
 fn us(ns: Option<f64>) -> String {
     ns.map_or("unavailable".into(), |ns| format!("{:.1} µs", ns / 1e3))
+}
+
+/// All dispatches of a kernel.
+struct Kernel<'a> {
+    name: &'a str,
+    calls: usize,
+    ns: Option<f64>,
+    flops: f64,
+    /// Whether one has a part of what several took together.
+    part: bool,
 }
 
 impl fmt::Display for Trace {
@@ -34,20 +45,25 @@ impl fmt::Display for Trace {
         )?;
         let times: Vec<Option<f64>> =
             (0..self.dispatches.len()).map(|i| self.dispatch_stats(i).map(|s| s.median)).collect();
-        let mut kernels: Vec<(&str, usize, Option<f64>, f64)> = Vec::new();
-        for (dispatch, ns) in self.dispatches.iter().zip(&times) {
+        let part = |i: usize| self.frames.iter().any(|f| f.timed_with(i).is_some());
+        let mark = |part: bool| if part { "~" } else { "" };
+        let mut kernels: Vec<Kernel<'_>> = Vec::new();
+        for (i, (dispatch, ns)) in self.dispatches.iter().zip(&times).enumerate() {
             let name = self.kernel_of(dispatch);
-            let Some(k) = kernels.iter_mut().find(|k| k.0 == name) else {
-                kernels.push((name, 1, *ns, dispatch.flops));
+            let Some(k) = kernels.iter_mut().find(|k| k.name == name) else {
+                kernels.push(Kernel { name, calls: 1, ns: *ns, flops: dispatch.flops, part: part(i) });
                 continue;
             };
+            k.calls += 1;
             // a rate over those that have times alone would be wrong
-            (k.1, k.2, k.3) = (k.1 + 1, k.2.zip(*ns).map(|(a, b)| a + b), k.3 + dispatch.flops);
+            k.ns = k.ns.zip(*ns).map(|(a, b)| a + b);
+            k.flops += dispatch.flops;
+            k.part |= part(i);
         }
-        kernels.sort_by(|a, b| b.2.unwrap_or(-1.0).total_cmp(&a.2.unwrap_or(-1.0)));
-        for (name, calls, ns, flops) in kernels {
+        kernels.sort_by(|a, b| b.ns.unwrap_or(-1.0).total_cmp(&a.ns.unwrap_or(-1.0)));
+        for Kernel { name, calls, ns, flops, part } in kernels {
             let rate = ns.filter(|ns| *ns > 0.0).map_or(String::new(), |ns| format!(", {:.1} GFLOP/s", flops / ns));
-            writeln!(f, "  {name}: {calls} calls, {}{rate}", us(ns))?;
+            writeln!(f, "  {name}: {calls} calls, {}{}{rate}", mark(part), us(ns))?;
         }
         let mut slowest: Vec<(f64, usize)> =
             times.iter().enumerate().filter_map(|(i, ns)| ns.map(|ns| (ns, i))).collect();
@@ -55,7 +71,8 @@ impl fmt::Display for Trace {
         for (ns, i) in slowest.into_iter().take(SLOWEST) {
             let dispatch = &self.dispatches[i];
             let (rate, kernel) = (dispatch.flops / ns.max(1.0), self.kernel_of(dispatch));
-            writeln!(f, "  {:>9.1} µs {rate:>9.1} GFLOP/s  {} ({kernel})", ns / 1e3, dispatch.name)?;
+            let time = format!("{}{:.1}", mark(part(i)), ns / 1e3);
+            writeln!(f, "  {time:>9} µs {rate:>9.1} GFLOP/s  {} ({kernel})", dispatch.name)?;
         }
         Ok(())
     }

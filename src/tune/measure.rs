@@ -6,7 +6,7 @@
 
 use super::Device;
 use super::work::{Space, Work};
-use crate::gpu::{Content, Executable, ExecutableOptions, GpuError, Submission};
+use crate::gpu::{Content, Executable, ExecutableOptions, GpuError, Profiling, Submission};
 use crate::graph::DType;
 use crate::kernel::Config;
 use crate::plan::plan;
@@ -167,7 +167,7 @@ impl Running {
     /// Runs once and notes the time of each copy: by timestamps, or that of all of them by the clock.
     fn sample(&mut self, copies: usize, launches: usize) -> Result<(), GpuError> {
         let begin = Instant::now();
-        let how = Submission { split: None, profile: true, read: false };
+        let how = Submission { split: None, profile: Some(Profiling::Exact), read: false };
         let finished = self.executable.submit(&[Vec::new()], how)?.wait()?;
         let wall = begin.elapsed() / copies as u32;
         let of_copy = |times: &[Option<(u64, u64)>]| {

@@ -146,6 +146,7 @@ fn frame(rows: &[Row], begin: u64, nth: u64, split: bool) -> Frame {
         host,
         gpu_at: 66_000,
         times,
+        shared: Vec::new(),
         submits: if split { rows.len() as u64 } else { 1 },
         passes: if split { rows.len() as u64 } else { 1 },
         profiling_split_passes: false,

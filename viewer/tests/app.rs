@@ -35,7 +35,7 @@ fn plain<'a>() -> Harness<'a, Viewer> {
 fn a_damaged_file_is_an_error_in_the_window() {
     let mut harness = plain();
     let whole = sample::trace().to_json();
-    let other = whole.replace("\"version\":2", "\"version\":7");
+    let other = whole.replace("\"version\":3", "\"version\":7");
     let huge = whole
         .replace("[1200000", "[18446744073709551616")
         .replace("\"begin\":1200000", "\"begin\":18446744073709551616");
@@ -44,7 +44,7 @@ fn a_damaged_file_is_an_error_in_the_window() {
     assert_ne!(huge, whole);
     let bad: [(&[u8], &str); 6] = [
         (&whole.as_bytes()[..whole.len() / 2], "t.json: the trace ends early"),
-        (other.as_bytes(), "t.json: the trace has version 7, this kiln reads version 2"),
+        (other.as_bytes(), "t.json: the trace has version 7, this kiln reads versions 2 to 3"),
         (b"\xff\xfe\x00", "t.json: not a kiln trace: "),
         (b"{\"traceEvents\": []}", "t.json: not a kiln trace: "),
         (huge.as_bytes(), "t.json: not a kiln trace: "),

@@ -3,7 +3,7 @@
 use super::batches::{Batches, vocabulary};
 use super::{Backend, Job, Mode, Model, Step};
 use crate::model::units;
-use kiln::gpu::{AdapterChoice, adapters};
+use kiln::gpu::{AdapterChoice, Profiling, adapters};
 use kiln::measure::peak;
 use kiln::model::{
     Checkpoint, Dnn, DnnConfig, Drawn, Gptlite, GptliteConfig, Init, Loss, ModelConfig, ParamSource, Vocabulary,
@@ -68,7 +68,8 @@ impl Device {
     fn compile(&mut self, job: &Job) -> Result<Trace, String> {
         let (session, peaks) = self.session(&job.adapter)?;
         let dtype = if job.half { DType::F16 } else { DType::F32 };
-        let options = CompileOptions::mode(mode(job.mode));
+        let profiling = if job.light { Profiling::Light } else { Profiling::Exact };
+        let options = CompileOptions { profiling, ..CompileOptions::mode(mode(job.mode)) };
         let make = |graph: &Graph, params: &dyn ParamSource| match job.train {
             true => session
                 .trainer(graph, params, &TrainOptions::default(), &options)

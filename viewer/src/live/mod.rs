@@ -55,6 +55,8 @@ pub struct Job {
     pub train: bool,
     /// Parameters and activations in f16.
     pub half: bool,
+    /// Short dispatches timed together, so that measuring costs little, instead of each by itself.
+    pub light: bool,
     /// Layers, or blocks.
     pub layers: usize,
     /// Columns between layers.
@@ -79,6 +81,7 @@ impl Default for Job {
             mode: Mode::Fused,
             train: false,
             half: false,
+            light: false,
             layers: 4,
             width: 128,
             heads: 4,

@@ -227,6 +227,15 @@ fn form(ui: &mut Ui, state: &mut State) {
             ui.selectable_value(&mut job.half, true, "f16");
         });
         ui.end_row();
+        ui.label("times of");
+        ui.horizontal(|ui| {
+            ui.spacing_mut().item_spacing.x = 3.0;
+            let each = ui.selectable_value(&mut job.light, false, "each");
+            each.on_hover_text("every dispatch by itself, which costs a large device some microseconds each");
+            let light = ui.selectable_value(&mut job.light, true, "groups");
+            light.on_hover_text("short dispatches together after the first run, so that measuring costs less than 5 %");
+        });
+        ui.end_row();
     });
     ui.add_space(8.0);
     let (job, running) = (job.clone(), state.live.running.is_some());

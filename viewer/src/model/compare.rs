@@ -23,8 +23,10 @@ pub struct Part {
     pub calls: [usize; 2],
     /// What the second's passes say of it beyond the first's, each once.
     pub findings: Vec<String>,
-    /// The dispatches of each.
+    /// The dispatches of each, in order.
     pub dispatches: [Vec<usize>; 2],
+    /// Whether the time in the first and in the second is no measured one: see [`Document::has_parts`].
+    pub divided: [bool; 2],
 }
 
 /// Two programs side by side.
@@ -163,6 +165,12 @@ pub fn compare(first: &Document, second: &Document, fold: bool) -> Comparison {
     if fold {
         parts = fold_parts(parts);
     }
+    for part in &mut parts {
+        for (side, document) in [first, second].into_iter().enumerate() {
+            part.dispatches[side].sort_unstable();
+            part.divided[side] = document.has_parts(&part.dispatches[side]);
+        }
+    }
     parts.sort_by(|a, b| {
         let size = |p: &Part| p.change().map_or(-1.0, f64::abs);
         size(b).total_cmp(&size(a)).then_with(|| a.name.cmp(&b.name))
@@ -227,6 +235,17 @@ mod tests {
         assert!((changes - total).abs() < 1e-6, "parts make the whole");
         let sizes: Vec<f64> = comparison.parts.iter().map(|p| p.change().unwrap().abs()).collect();
         assert!(sizes.windows(2).all(|w| w[0] >= w[1]));
+    }
+
+    #[test]
+    fn a_part_of_a_time_that_others_share_says_so() {
+        let mut trace = sample::trace();
+        trace.frames[0].shared = vec![(1, 2)];
+        let comparison = compare(&Document::new("a", sample::eager()), &Document::new("b", trace), true);
+        let divided: Vec<&str> =
+            comparison.parts.iter().filter(|p| p.divided == [false, true]).map(|p| p.name.as_str()).collect();
+        assert_eq!(divided, ["blocks.0.sa.attention", "blocks.0.sa.qkv"]);
+        assert_eq!(comparison.parts.iter().filter(|p| p.divided[0]).count(), 0);
     }
 
     #[test]

@@ -28,12 +28,15 @@ pub struct Document {
     pub frames: Vec<FrameTimes>,
     /// The sum of the dispatches' medians, nanoseconds; `None` if none has times.
     pub total_ns: Option<f64>,
+    /// For each dispatch that was timed together with others in some frame, the first and the last of them.
+    pub timed_with: Vec<Option<(usize, usize)>>,
 }
 
 impl Document {
     /// Derives what panels need.
     pub fn new(name: impl Into<String>, trace: Trace) -> Document {
-        let mut document = Document { name: name.into(), trace, stats: Vec::new(), frames: Vec::new(), total_ns: None };
+        let (stats, frames, timed_with) = (Vec::new(), Vec::new(), Vec::new());
+        let mut document = Document { name: name.into(), trace, stats, frames, total_ns: None, timed_with };
         document.refresh();
         document
     }
@@ -45,6 +48,27 @@ impl Document {
         self.frames = self.trace.frames.iter().map(times).collect();
         let medians = self.stats.iter().flatten().map(|s| s.median);
         self.total_ns = self.stats.iter().any(Option::is_some).then(|| medians.sum());
+        self.timed_with = vec![None; self.trace.dispatches.len()];
+        for &(first, last) in self.trace.frames.iter().flat_map(|f| &f.shared) {
+            self.timed_with[first..=last].fill(Some((first, last)));
+        }
+    }
+
+    /// Whether the time of a dispatch is a part of what several took together, in some frame.
+    pub fn is_part(&self, dispatch: usize) -> bool {
+        self.timed_with.get(dispatch).is_some_and(Option::is_some)
+    }
+
+    /// Whether the time of some dispatches, in order, is not measured as a whole: one was timed together with another
+    /// that is not among them.
+    pub fn has_parts(&self, of: &[usize]) -> bool {
+        of.iter().enumerate().any(|(at, i)| match self.timed_with[*i] {
+            None => false,
+            Some((first, last)) => {
+                let before = i - first;
+                at < before || of.get(at - before) != Some(&first) || of.get(at + last - i) != Some(&last)
+            }
+        })
     }
 
     /// A dispatch's median, nanoseconds.
@@ -78,5 +102,27 @@ impl Document {
             true => format!("{} on {adapter}", self.name),
             false => format!("{}: {mode} on {adapter}", self.name),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    #[test]
+    fn a_sum_over_whole_groups_is_measured() {
+        let mut trace = sample::trace();
+        trace.frames[1].shared = vec![(1, 3), (5, 6)];
+        let document = Document::new("", trace);
+        let parts: Vec<usize> = (0..7).filter(|i| document.is_part(*i)).collect();
+        assert_eq!(parts, [1, 2, 3, 5, 6]);
+        for whole in [&[][..], &[0], &[4], &[1, 2, 3], &[0, 5, 6], &[0, 1, 2, 3, 4, 5, 6]] {
+            assert!(!document.has_parts(whole), "{whole:?}");
+        }
+        for part in [&[1][..], &[3], &[1, 3], &[0, 2, 3], &[1, 2, 3, 6], &[1, 2, 4, 5, 6]] {
+            assert!(document.has_parts(part), "{part:?}");
+        }
+        assert!(!sample::document().has_parts(&[1]));
     }
 }

@@ -24,6 +24,8 @@ pub struct Point {
     pub share: f64,
     /// The least time that the hardware allows over the time, where peaks were measured.
     pub of_roof: Option<f64>,
+    /// Whether its time is no measured one: see [`Document::has_parts`].
+    pub parts: bool,
 }
 
 /// What a roofline plot shows.
@@ -77,6 +79,7 @@ fn point(document: &Document, dispatches: Vec<usize>) -> Point {
         total_ns,
         share: document.total_ns.map_or(0.0, |all| total_ns / all),
         of_roof: document.trace.device.peaks.map(|peaks| bound_ns(d.flops, d.bytes, peaks) / each),
+        parts: document.has_parts(&dispatches),
         dispatches,
     }
 }

@@ -106,6 +106,10 @@ pub struct Row {
     pub bound_ns: Option<f64>,
     /// Part of the time of all dispatches.
     pub share: Option<f64>,
+    /// Whether its time as a whole is no measured one: see [`Document::has_parts`].
+    pub parts: bool,
+    /// Whether the time of one of its dispatches is a part of what several took together.
+    pub divided: bool,
 }
 
 /// The least time for so many FLOPs and bytes, nanoseconds.
@@ -202,6 +206,8 @@ fn row(document: &Document, group: Group, name: String, of: &[usize]) -> Row {
         bound_ns: trace.device.peaks.map(|peaks| {
             of.iter().map(|i| bound_ns(trace.dispatches[*i].flops, trace.dispatches[*i].bytes, peaks)).sum()
         }),
+        parts: document.has_parts(of),
+        divided: of.iter().any(|i| document.is_part(*i)),
         share: total_ns.zip(document.total_ns).filter(|(_, all)| *all > 0.0).map(|(ns, all)| ns / all),
         name,
     }
@@ -209,7 +215,7 @@ fn row(document: &Document, group: Group, name: String, of: &[usize]) -> Row {
 
 /// The rows as comma-separated values, in nanoseconds, FLOP/s and bytes/s; empty where unavailable.
 pub fn csv(rows: &[Row]) -> String {
-    const HEADING: [&str; 10] = [
+    const HEADING: [&str; 11] = [
         "name",
         "kernel",
         "calls",
@@ -220,10 +226,11 @@ pub fn csv(rows: &[Row]) -> String {
         "flops_per_s",
         "bytes_per_s",
         "of_roofline",
+        "measured_as_a_whole",
     ];
     let mut writer = csv::Writer::from_writer(Vec::new());
     let number = |n: Option<f64>| n.map_or(String::new(), |n| n.to_string());
-    let mut write = |row: &[String; 10]| writer.write_record(row).expect("memory takes every row");
+    let mut write = |row: &[String; 11]| writer.write_record(row).expect("memory takes every row");
     write(&HEADING.map(str::to_owned));
     for row in rows {
         write(&[
@@ -237,6 +244,7 @@ pub fn csv(rows: &[Row]) -> String {
             number(row.flops_rate()),
             number(row.bytes_rate()),
             number(row.roofline()),
+            row.total_ns.map_or(String::new(), |_| (!row.parts).to_string()),
         ]);
     }
     String::from_utf8(writer.into_inner().expect("memory takes every row")).expect("it was made of texts")
@@ -292,7 +300,28 @@ mod tests {
         let document = Document::new("", trace);
         let rows = rows(&document, Group::Kernel, "", Column::Total, false);
         assert!(rows.iter().all(|r| r.total_ns.is_none() && r.share.is_none() && r.flops_rate().is_none()));
-        assert!(csv(&rows).lines().nth(1).unwrap().ends_with("attention,1,,,,,,,"), "{}", csv(&rows));
+        assert!(csv(&rows).lines().nth(1).unwrap().ends_with("attention,1,,,,,,,,"), "{}", csv(&rows));
+    }
+
+    #[test]
+    fn rows_of_parts_of_a_time_say_so() {
+        let mut trace = sample::trace();
+        trace.frames[0].shared = vec![(1, 2)];
+        let document = Document::new("", trace);
+        let found = |group| rows(&document, group, "", Column::Name, false);
+        let parts: Vec<(String, bool, bool)> =
+            found(Group::Kernel).into_iter().map(|r| (r.name, r.parts, r.divided)).collect();
+        let row = |name: &str, part: bool| (name.to_owned(), part, part);
+        assert_eq!(parts, [row("attention", true), row("gather", false), row("matmul", true), row("norm", false)]);
+        let layer = &found(Group::Layer)[0];
+        assert_eq!(
+            (layer.name.as_str(), layer.parts, layer.divided),
+            ("blocks.0", false, true),
+            "all of it is in there"
+        );
+        let text = csv(&found(Group::Kernel));
+        let whole: Vec<&str> = text.lines().map(|l| l.rsplit(',').next().unwrap()).collect();
+        assert_eq!(whole, ["measured_as_a_whole", "false", "true", "false", "true"]);
     }
 
     #[test]

@@ -33,6 +33,11 @@ pub fn maybe_time(ns: Option<f64>) -> String {
     ns.map_or(NONE.into(), time)
 }
 
+/// With `~` in front of what is a part of a time that several dispatches took together.
+pub fn part(text: String, part: bool) -> String {
+    if part && text != NONE { format!("~{text}") } else { text }
+}
+
 /// `12.3 MiB`.
 pub fn bytes(bytes: f64) -> String {
     scaled(bytes, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB"])
@@ -112,6 +117,8 @@ mod tests {
         assert_eq!(time(99_960.0), "100 µs");
         assert_eq!(time(3.6e12), "3600 s");
         assert_eq!(maybe_time(None), "–");
+        assert_eq!((part(time(1.0), true), part(time(1.0), false)), ("~1.00 ns".into(), "1.00 ns".into()));
+        assert_eq!(part(maybe_time(None), true), "–");
         assert_eq!(bytes(3.7 * 1024.0 * 1024.0), "3.70 MiB");
         assert_eq!(bytes(1023.9), "1.00 KiB");
         assert_eq!(flops_rate(4.56e10), "45.6 GFLOP/s");

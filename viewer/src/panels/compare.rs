@@ -5,7 +5,7 @@ use super::{hint, number};
 use crate::colour;
 use crate::model::compare::{Part, compare};
 use crate::model::selection::Selection;
-use crate::model::units::{NONE, difference, factor, maybe_time};
+use crate::model::units::{NONE, difference, factor, maybe_time, part};
 use crate::state::State;
 use eframe::egui::{self, Align, Label, Layout, RichText, Sense, Ui};
 use egui_extras::{Column, TableBuilder};
@@ -28,19 +28,20 @@ pub fn show(ui: &mut Ui, state: &mut State) {
     let shown = state.comparison.get(key, || compare(&documents[0], &documents[1], fold));
     ui.add_space(2.0);
     egui::Grid::new("compare_totals").num_columns(5).spacing([18.0, 3.0]).show(ui, |ui| {
-        for heading in ["", "first", "second", "change", "speed-up"] {
-            ui.weak(heading);
+        ui.label("");
+        for heading in ["first", "second", "change", "speed-up"] {
+            total(ui, |ui| drop(ui.weak(heading)));
         }
         ui.end_row();
         for (name, ns) in
             [("GPU, first begin to last end", shown.gpu), ("sum of kernels", shown.total), ("wall", shown.wall)]
         {
-            let part = Part { ns, ..Part::default() };
+            let row = Part { ns, ..Part::default() };
             ui.label(name);
-            ui.monospace(maybe_time(ns[0]));
-            ui.monospace(maybe_time(ns[1]));
-            change(ui, &part, false);
-            ui.monospace(part.speed_up().map_or(NONE.into(), factor));
+            total(ui, |ui| number(ui, maybe_time(ns[0])));
+            total(ui, |ui| number(ui, maybe_time(ns[1])));
+            total(ui, |ui| change(ui, &row));
+            total(ui, |ui| number(ui, row.speed_up().map_or(NONE.into(), factor)));
             ui.end_row();
         }
     });
@@ -78,34 +79,41 @@ pub fn show(ui: &mut Ui, state: &mut State) {
         })
         .body(|body| {
             body.rows(20.0, shown.parts.len(), |mut line| {
-                let part = &shown.parts[line.index()];
-                line.set_selected(part.dispatches[1].iter().any(|i| marks.holds(*i)));
+                let row = &shown.parts[line.index()];
+                line.set_selected(row.dispatches[1].iter().any(|i| marks.holds(*i)));
                 line.col(|ui| {
-                    let name =
-                        if part.parts > 1 { format!("{}  ×{}", part.name, part.parts) } else { part.name.clone() };
+                    let name = if row.parts > 1 { format!("{}  ×{}", row.name, row.parts) } else { row.name.clone() };
                     ui.add(Label::new(name).truncate().selectable(false));
                 });
-                for (ns, calls) in part.ns.into_iter().zip(part.calls) {
+                for side in 0..2 {
                     // what one of the two does not have takes no time, not 0 ns
-                    line.col(|ui| number(ui, if calls == 0 { NONE.into() } else { maybe_time(ns) }));
+                    let ns = row.ns[side].filter(|_| row.calls[side] > 0);
+                    line.col(|ui| number(ui, part(maybe_time(ns), row.divided[side])));
                 }
-                line.col(|ui| bar(ui, part, most));
-                line.col(|ui| number(ui, part.speed_up().map_or(NONE.into(), factor)));
-                line.col(|ui| number(ui, format!("{} → {}", part.calls[0], part.calls[1])));
+                let divided = row.divided.contains(&true);
+                line.col(|ui| bar(ui, row, most));
+                line.col(|ui| number(ui, part(row.speed_up().map_or(NONE.into(), factor), divided)));
+                line.col(|ui| number(ui, format!("{} → {}", row.calls[0], row.calls[1])));
                 line.col(|ui| {
-                    let text = part.findings.join("; ");
+                    let text = row.findings.join("; ");
                     let colour = colour::better(ui.visuals());
                     ui.add(Label::new(RichText::new(&text).color(colour)).truncate().selectable(false))
                         .on_hover_text(text);
                 });
                 if line.response().clicked() {
-                    clicked = part.dispatches[1].first().copied();
+                    clicked = row.dispatches[1].first().copied();
                 }
             });
         });
     if let Some(i) = clicked {
         state.selection = Selection::Node(documents[1].trace.dispatches[i].node);
     }
+}
+
+/// A cell of the totals, whose numbers end at one line.
+fn total(ui: &mut Ui, show: impl FnOnce(&mut Ui)) {
+    let size = egui::vec2(76.0, ui.spacing().interact_size.y);
+    ui.allocate_ui_with_layout(size, Layout::right_to_left(Align::Center), show);
 }
 
 fn pickers(ui: &mut Ui, state: &mut State) {
@@ -135,29 +143,24 @@ fn pickers(ui: &mut Ui, state: &mut State) {
     });
 }
 
-fn change(ui: &mut Ui, part: &Part, right: bool) {
-    let (text, colour) = match part.change() {
+fn change(ui: &mut Ui, row: &Part) {
+    let (text, colour) = match row.change() {
         None => (NONE.into(), ui.visuals().weak_text_color()),
         Some(0.0) => (difference(0.0), ui.visuals().weak_text_color()),
         Some(ns) if ns < 0.0 => (difference(ns), colour::better(ui.visuals())),
         Some(ns) => (difference(ns), colour::worse(ui.visuals())),
     };
-    let text = RichText::new(text).color(colour);
-    if right {
-        number(ui, text);
-    } else {
-        ui.label(text.monospace());
-    }
+    number(ui, RichText::new(part(text, row.divided.contains(&true))).color(colour));
 }
 
 /// A change as a number over a bar, which grows from the right.
-fn bar(ui: &mut Ui, part: &Part, most: f64) {
-    if let Some(ns) = part.change().filter(|_| most > 0.0) {
+fn bar(ui: &mut Ui, row: &Part, most: f64) {
+    if let Some(ns) = row.change().filter(|_| most > 0.0) {
         let all = ui.max_rect().shrink2(egui::vec2(0.0, 3.0));
         let width = all.width() * (ns.abs() / most) as f32;
         let rect = egui::Rect::from_min_max(egui::pos2(all.right() - width, all.top()), all.max);
         let colour = if ns < 0.0 { colour::better(ui.visuals()) } else { colour::worse(ui.visuals()) };
         ui.painter().rect_filled(rect, 2.0, colour.gamma_multiply(0.25));
     }
-    change(ui, part, true);
+    change(ui, row);
 }

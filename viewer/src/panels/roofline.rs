@@ -4,7 +4,7 @@ use super::{details, hint, swatch};
 use crate::colour;
 use crate::model::roofline::{Point, Roofline, radius, ridge, roof, roofline};
 use crate::model::selection::Selection;
-use crate::model::units::{bytes_rate, count, flops_rate, percent, time};
+use crate::model::units::{bytes_rate, count, flops_rate, part, percent, time};
 use crate::state::State;
 use eframe::egui::{self, Align2, RichText, Ui};
 use egui_plot::{GridInput, GridMark, Line, LineStyle, Plot, PlotPoint, PlotPoints, Points, Text};
@@ -83,7 +83,8 @@ pub fn show(ui: &mut Ui, state: &mut State) {
                     );
                 }
                 let points = Points::new(name, PlotPoints::from(vec![at])).radius(radius(p.share));
-                plot.points(points.color(base.gamma_multiply(alpha)).filled(true).allow_hover(false));
+                // a ring where the time is a part of what several took together
+                plot.points(points.color(base.gamma_multiply(alpha)).filled(!p.parts).allow_hover(false));
             }
             plot.response().hover_pos().map(|pointer| {
                 let distance = |p: &Point| {
@@ -101,7 +102,7 @@ pub fn show(ui: &mut Ui, state: &mut State) {
             details::dispatch(ui, &document, p.dispatches[0], None);
             let more = p.dispatches.len() - 1;
             if more > 0 {
-                ui.weak(format!("and {more} more of the same cost, {} together", time(p.total_ns)));
+                ui.weak(format!("and {more} more of the same cost, {} together", part(time(p.total_ns), p.parts)));
             }
         });
     }
@@ -179,6 +180,9 @@ fn legend(ui: &mut Ui, shown: &Roofline, peaks: Option<Peaks>) {
         }
         if shown.more > 0 {
             ui.weak(format!("not shown: {} that take less time", count(shown.more, "point", "points")));
+        }
+        if shown.points.iter().any(|p| p.parts) {
+            ui.weak("rings: parts of times that several dispatches share");
         }
         if peaks.is_none() {
             ui.weak("The device's peaks were not measured: there is no roof.");

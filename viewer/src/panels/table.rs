@@ -3,7 +3,7 @@
 use super::{hint, number, swatch};
 use crate::colour;
 use crate::model::table::{Column, Group, Row, csv, rows};
-use crate::model::units::{NONE, maybe_time, percent, rate_in};
+use crate::model::units::{NONE, maybe_time, part, percent, rate_in};
 use crate::state::{Request, State};
 use eframe::egui::{self, Align, Layout, RichText, Sense, Ui};
 use egui_extras::{Column as Width, TableBuilder};
@@ -107,13 +107,15 @@ fn cell(ui: &mut Ui, row: &Row, column: Column, peaks: bool) {
             ui.add(egui::Label::new(&row.name).truncate().selectable(false));
         }
         Column::Calls => number(ui, row.calls.to_string()),
-        Column::Total => number(ui, maybe_time(row.total_ns)),
-        Column::Mean => number(ui, maybe_time(row.mean_ns())),
-        Column::P95 => number(ui, maybe_time(row.p95_ns)),
-        Column::Share => bar(ui, row.share, ui.visuals().selection.bg_fill.gamma_multiply(0.6)),
-        Column::Flops => number(ui, over(row.flops_rate(), 1e9)),
-        Column::Bytes => number(ui, over(row.bytes_rate(), 1e9)),
-        Column::Roofline if peaks => bar(ui, row.roofline(), colour::better(ui.visuals()).gamma_multiply(0.4)),
+        Column::Total => number(ui, part(maybe_time(row.total_ns), row.parts)),
+        Column::Mean => number(ui, part(maybe_time(row.mean_ns()), row.parts)),
+        Column::P95 => number(ui, part(maybe_time(row.p95_ns), row.divided)),
+        Column::Share => bar(ui, row.share, row.parts, ui.visuals().selection.bg_fill.gamma_multiply(0.6)),
+        Column::Flops => number(ui, part(over(row.flops_rate(), 1e9), row.parts)),
+        Column::Bytes => number(ui, part(over(row.bytes_rate(), 1e9), row.parts)),
+        Column::Roofline if peaks => {
+            bar(ui, row.roofline(), row.parts, colour::better(ui.visuals()).gamma_multiply(0.4));
+        }
         Column::Roofline => {
             ui.with_layout(Layout::right_to_left(Align::Center), |ui| ui.weak(NONE))
                 .response
@@ -123,10 +125,10 @@ fn cell(ui: &mut Ui, row: &Row, column: Column, peaks: bool) {
 }
 
 /// A share as a number over a bar.
-fn bar(ui: &mut Ui, share: Option<f64>, fill: egui::Color32) {
+fn bar(ui: &mut Ui, share: Option<f64>, parts: bool, fill: egui::Color32) {
     let Some(share) = share else { return number(ui, NONE) };
     let mut rect = ui.max_rect().shrink2(egui::vec2(0.0, 3.0));
     rect.set_width(rect.width() * share.clamp(0.0, 1.0) as f32);
     ui.painter().rect_filled(rect, 2.0, fill);
-    number(ui, percent(share));
+    number(ui, part(percent(share), parts));
 }

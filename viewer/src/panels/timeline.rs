@@ -123,6 +123,13 @@ fn toolbar(ui: &mut Ui, state: &mut State) {
             units::time(frame.encode_ns as f64),
             units::time(frame.wall_ns as f64)
         ));
+        let together: usize = frame.shared.iter().map(|(first, last)| last - first + 1).sum();
+        if together > 0 {
+            ui.weak(format!("{together} of {} timed in groups", frame.times.len())).on_hover_text(
+                "To keep measuring cheap, short dispatches were timed together. What is underlined, and each figure with \
+                 a ~, is a part of such a time, in the ratio of what each took by itself before.",
+            );
+        }
         if frame.profiling_split_passes {
             ui.weak("measured in a pass each").on_hover_text(
                 "This adapter writes timestamps around passes only: measuring gave each dispatch a pass of its own, \
@@ -244,6 +251,14 @@ impl Painter<'_> {
             if block.count == 1 && rect.width() >= LABEL {
                 let colour = if bright { colour::text_on(fill) } else { ui.visuals().weak_text_color() };
                 text_in(ui, rect, &self.label(span), colour, 11.5);
+            }
+            if block.count == 1
+                && let What::Dispatch(f, i) = span.what
+                && self.open.document.trace.frames[f as usize].timed_with(i as usize).is_some()
+            {
+                // its edges are no stamps
+                let line = Stroke::new(2.0, colour::selected(ui.visuals()).gamma_multiply(0.7));
+                ui.painter().hline(left..=right, place.bottom() - 1.0, line);
             }
             if self.is_selected(span, last) {
                 let stroke = Stroke::new(2.0, colour::selected(ui.visuals()));
