@@ -53,7 +53,7 @@ fn timeline_with_a_selection_in_light() {
 #[test]
 fn times_in_groups() {
     let mut trace = sample::trace();
-    trace.frames[0].shared = vec![(3, 6)];
+    trace.frames[2].shared = vec![(3, 6)];
     let mut state = State::new(Settings::default(), Live::without_backend());
     state.add(Document::new("t.json", trace));
     snapshot("timeline_groups", Panel::Timeline, vec2(1000.0, 240.0), Theme::Dark, state);

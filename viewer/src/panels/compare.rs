@@ -113,7 +113,10 @@ pub fn show(ui: &mut Ui, state: &mut State) {
 /// A cell of the totals, whose numbers end at one line.
 fn total(ui: &mut Ui, show: impl FnOnce(&mut Ui)) {
     let size = egui::vec2(76.0, ui.spacing().interact_size.y);
-    ui.allocate_ui_with_layout(size, Layout::right_to_left(Align::Center), show);
+    ui.allocate_ui_with_layout(size, Layout::right_to_left(Align::Center), |ui| {
+        ui.set_min_width(size.x);
+        show(ui);
+    });
 }
 
 fn pickers(ui: &mut Ui, state: &mut State) {
