@@ -24,6 +24,7 @@ fn catalogue() -> Vec<KernelKey> {
         fill::catalogue(),
         gather::catalogue(),
         linear_stack::catalogue(),
+        pack_weights::catalogue(),
         matmul::catalogue(),
         norm::catalogue(),
         norm_grad::catalogue(),
