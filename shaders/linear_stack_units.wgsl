@@ -16,13 +16,20 @@
 {# distances between rows, in vec4s: of rows that are carried, of sums #}
 {% set at_row = nv + 2 %}
 {% set at_sum = fours + 1 %}
+{# eights of a subgroup's weights of a step along the inner dimension, and of all; from column to column of them in
+   workgroup memory, and from stage to stage #}
+{% set eights = over * halves * M // 2 %}
+{% set step = blocks * halves * M // 2 %}
+{% set part = (u.side + 7) // 8 %}
+{% set at_column = u.side // 4 + 2 %}
+{% set region = over * halves * u.side * at_column %}
 // {{ "A stack of linear layers backwards, from the gradient of its result to that of its input" if backward else "A stack of linear layers of one width" }}, in one dispatch, on matrix
 // units of {{ u.side }} × {{ u.side }}: a workgroup carries {{ rows }} rows through all layers.
 //
-// Rows lie in workgroup memory as f16. Each of {{ subs }} subgroups makes {{ over * u.side }} columns of all rows: it loads rows from there and weights
-// straight from the buffer, where pack_weights.wgsl has laid them out as whole matrices.
+// Rows lie in workgroup memory as f16. Each of {{ subs }} subgroups makes {{ over * u.side }} columns of all rows, from weights that it
+// stages for itself, {{ u.side }} inner elements at a time, as pack_weights.wgsl has laid them out. They are read eight at a time, as words.
 {% if ahead %}
-// Those of the next {{ ahead }} steps along the inner dimension are on their way meanwhile, across layers too.
+// Those of the next {{ ahead }} steps are on their way to registers meanwhile, across layers too.
 {% endif %}
 // Sums go through workgroup memory, since only there a lane can reach its numbers.
 {% if scaled %}
@@ -31,8 +38,8 @@
 // so is each column of weights; both are taken back from sums. A row that holds an infinity or a NaN becomes NaN.
 {% endif %}
 {% if split %}
-// A number is split into hi, its upper 11 bits, and lo, the rest: hi·hi is summed on its own, and hi·lo + lo·hi, since the units cut
-// off what a sum cannot hold.
+// A number is split into hi, its upper 11 bits, and lo, the rest. The units cut off what a sum cannot hold instead of rounding it,
+// so hi·hi is summed on its own,{% if ahead %} {{ fold * u.side }} inner elements at a time,{% endif %} and hi·lo + lo·hi.
 {% endif %}
 {{ unit.enable(u) }}
 enable f16;
@@ -54,7 +61,7 @@ struct Params {
 
 {% include "shared/params.wgsl" %}
 {% for name, access in bindings %}
-{% set type = "vec4<f32>" if name == "factors" else "f16" if name == "w" and u.scalar else "vec4<f16>" if name == "w" else "vec4<" ~ scalar ~ ">" %}
+{% set type = "vec4<f32>" if name == "factors" else "vec4<u32>" if name == "w" else "vec4<" ~ scalar ~ ">" %}
 @group(0) @binding({{ loop.index }}) var<storage, {{ access }}> {{ name }}: array<{{ type }}>;
 {% endfor %}
 
@@ -64,12 +71,13 @@ struct Params {
 {% include "shared/halves.wgsl" %}
 {% endif %}
 
-// A layer's weights, in vec4s.
-const LAYER: u32 = {{ blocks * blocks * halves * M }}u;
+// A layer's weights, in eights.
+const LAYER: u32 = {{ blocks * step }}u;
 
 {% for half in u.halves %}
 {{ unit.array("rows_" ~ half, "f16", rows * at_row, u) }}
 {% endfor %}
+{{ unit.array("staged", "f16", subs * stages * region, u) }}
 {{ unit.array("sums", "f32", subs * u.side * at_sum, u) }}
 {% if scaled %}
 // The largest magnitude of each row in each subgroup's columns.
@@ -96,10 +104,29 @@ fn finish(i0: vec4<f32>, i1: vec4<f32>) -> vec4<f32> {
                 {{ name }}[{{ at }}] = vec4<{{ scalar }}>({{ value }});
             }
 {% endmacro %}
-{# weights of one of the subgroup's columns of matrices, a step along the inner dimension from a layer's on #}
-{% macro weights(at, k, o, h) %}{{ at }} + {{ (o * halves + h) * M }}u + {{ k }} * {{ blocks * halves * M }}u{% endmacro %}
-{# all sums of a step, weights being b and `slot` #}
-{% macro products(k, slot) %}
+{# a lane's share of a step's weights, in a layer's from `at` on #}
+{% macro fetch(declare, at, k) %}
+{% for j in range(eights // u.lanes) %}
+            {{ declare }}b{{ k % ahead }}_{{ j }} = w[{{ at }} + {{ k * step + j * u.lanes }}u + l];
+{% endfor %}
+{% endmacro %}
+{# where a vec4 of a step's weights is staged: pack_weights.wgsl has ordered them so that lanes meet no bank twice #}
+{% macro place_w(e) %}at_staged + ({{ e }}) / {{ M }}u * {{ u.side * at_column }}u + ({{ e }}) / {{ part }}u % {{ u.side }}u * {{ at_column }}u + ({{ e }}) % {{ M }}u / {{ u.side * part }}u * {{ part }}u + ({{ e }}) % {{ part }}u{% endmacro %}
+{# stages eight weights, the `at`-th of the subgroup's #}
+{% macro stage(at, value, offset) %}
+            {
+                let v = {{ value }};
+                {{ unit.put("staged", place_w("(" ~ at ~ ") * 2u") ~ " + " ~ offset ~ "u", "vec4<f16>(vec2<f16>(unpack2x16float(v.x)), vec2<f16>(unpack2x16float(v.y)))", u) }}
+                {{ unit.put("staged", place_w("(" ~ at ~ ") * 2u + 1u") ~ " + " ~ offset ~ "u", "vec4<f16>(vec2<f16>(unpack2x16float(v.z)), vec2<f16>(unpack2x16float(v.w)))", u) }}
+            }
+{% endmacro %}
+{# all sums of a step whose weights are staged #}
+{% macro products(k, from) %}
+{% for o in range(over) %}
+{% for half in u.halves %}
+            {{ unit.load("b_" ~ o ~ "_" ~ half, "B", "staged", "at_staged + " ~ (from + (o * halves + loop.index0) * u.side * at_column) ~ "u", at_column ~ "u", false, u) }}
+{% endfor %}
+{% endfor %}
 {% for t in range(down) %}
 {% for half in u.halves %}
             {{ unit.load("a" ~ t ~ "_" ~ half, "A", "rows_" ~ half, (t * u.side * at_row) ~ "u + " ~ k ~ " * " ~ u.side // 4 ~ "u", at_row ~ "u", true, u) }}
@@ -108,8 +135,16 @@ fn finish(i0: vec4<f32>, i1: vec4<f32>) -> vec4<f32> {
 {% for left, right in [["lo", "hi"], ["hi", "lo"], ["hi", "hi"]] if split or left == right %}
 {% for o in range(over) %}
 {% for t in range(down) %}
-            {{ unit.multiply_add(("sum" if left == right else "rest") ~ t ~ "_" ~ o, "a" ~ t ~ "_" ~ left, "b" ~ slot ~ "_" ~ o ~ "_" ~ right, u) }}
+            {{ unit.multiply_add(("sum" if not split else "part" if left == right else "rest") ~ t ~ "_" ~ o, "a" ~ t ~ "_" ~ left, "b_" ~ o ~ "_" ~ right, u) }}
 {% endfor %}
+{% endfor %}
+{% endfor %}
+{% endmacro %}
+
+{% macro add_parts() %}
+{% for t in range(down) %}
+{% for o in range(over) %}
+            {{ unit.fold("sum" ~ t ~ "_" ~ o, "part" ~ t ~ "_" ~ o, u) }}
 {% endfor %}
 {% endfor %}
 {% endmacro %}
@@ -130,14 +165,11 @@ fn main(
     let row_0 = l / {{ fours }}u;
     let column_0 = sub * {{ over * u.side // 4 }}u + l % {{ fours }}u;
     let at_sums = sub * {{ u.side * at_sum }}u;
+    let at_staged = sub * {{ stages * region }}u;
     // the layer's weights of the subgroup's columns
-    var at_w = sub * {{ over * halves * M }}u{{ " + (p.layers - 1u) * LAYER" if backward }};
+    var at_w = sub * {{ eights }}u{{ " + (p.layers - 1u) * LAYER" if backward }};
 {% for k in range(ahead) %}
-{% for o in range(over) %}
-{% for half in u.halves %}
-    var b{{ k }}_{{ o }}_{{ half }} = {{ unit.loaded("B", "w", weights("at_w", k ~ "u", o, loop.index0), u.side // 4 ~ "u", false, u) }};
-{% endfor %}
-{% endfor %}
+{{ fetch("var ", "at_w", k) }}
 {% endfor %}
 {% for t in range(down) %}
 {% for r in range(mine) %}
@@ -229,6 +261,7 @@ fn main(
 {% for o in range(over) %}
         var sum{{ t }}_{{ o }} = {{ unit.zero(u) }};
 {% if split %}
+        var part{{ t }}_{{ o }} = {{ unit.zero(u) }};
         var rest{{ t }}_{{ o }} = {{ unit.zero(u) }};
 {% endif %}
 {% endfor %}
@@ -238,26 +271,38 @@ fn main(
 {% if ahead %}
 {% for k in range(blocks) %}
         {
-{{ products(k ~ "u", k % ahead) }}
+{% if stages == 1 and k > 0 %}
+            {{ meet() }}
+{% endif %}
+{% for j in range(eights // u.lanes) %}
+{{ stage("l + " ~ j * u.lanes ~ "u", "b" ~ k % ahead ~ "_" ~ j, k % stages * region) }}
+{% endfor %}
+            {{ meet() }}
+{{ fetch("", "at_w" if k + ahead < blocks else "at_next", (k + ahead) % blocks) }}
+{{ products(k ~ "u", k % stages * region) }}
+{% if split and (k + 1) % fold == 0 and k + 1 < blocks %}
+{{ add_parts() }}
+{% for t in range(down) %}
 {% for o in range(over) %}
-{% for half in u.halves %}
-            b{{ k % ahead }}_{{ o }}_{{ half }} = {{ unit.loaded("B", "w", weights("at_w" if k + ahead < blocks else "at_next", (k + ahead) % blocks ~ "u", o, loop.index0), u.side // 4 ~ "u", false, u) }};
+            part{{ t }}_{{ o }} = {{ unit.zero(u) }};
 {% endfor %}
 {% endfor %}
+{% endif %}
         }
 {% endfor %}
 {% else %}
         for (var k = 0u; k < {{ blocks }}u; k++) {
-{% for o in range(over) %}
-{% for half in u.halves %}
-            {{ unit.load("b_" ~ o ~ "_" ~ half, "B", "w", weights("at_w", "k", o, loop.index0), u.side // 4 ~ "u", false, u) }}
-{% endfor %}
-{% endfor %}
-{{ products("k", "") }}
+            {{ meet() }}
+            for (var e = l; e < {{ eights }}u; e += {{ u.lanes }}u) {
+{{ stage("e", "w[at_w + k * " ~ step ~ "u + e]", 0) }}
+            }
+            {{ meet() }}
+{{ products("k", 0) }}
         }
 {% endif %}
         at_w = at_next;
 {% if split %}
+{{ add_parts() }}
 {% for t in range(down) %}
 {% for o in range(over) %}
         {{ unit.fold("sum" ~ t ~ "_" ~ o, "rest" ~ t ~ "_" ~ o, u) }}

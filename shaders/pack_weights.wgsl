@@ -4,9 +4,12 @@
 {# matrices below each other that a workgroup reads at once, and vec4s of a column of one #}
 {% set at_once = threads // M %}
 {% set fours = u.side // 4 %}
+{# of those, neighbours in the result #}
+{% set part = (u.side + 7) // 8 %}
 {% set times = (blocks + at_once - 1) // at_once %}
 // Weights of a stack of layers as the matrices that linear_stack_units.wgsl loads: of each layer, along its inner dimension
-// and then along its outer one, matrices of {{ u.side }} × {{ u.side }} f16, each contiguous, column after column.
+// and then along its outer one, matrices of {{ u.side }} × {{ u.side }} f16, each contiguous: {{ 4 * part }} inner elements of each column after the
+// other, then the next {{ 4 * part }}.
 //
 // A workgroup makes a layer's matrices of {{ u.side }} columns; an invocation has four inner elements of one column at a time.
 {% if scaled %}
@@ -83,7 +86,8 @@ fn main(
 {% endif %}
 {% for i in range(times) %}
     if k{{ i }} < {{ blocks }}u {
-        let at = ((layer * {{ blocks }}u + k{{ i }}) * {{ blocks }}u + block) * {{ halves * M }}u + lane % {{ M }}u;
+        let at = ((layer * {{ blocks }}u + k{{ i }}) * {{ blocks }}u + block) * {{ halves * M }}u
+            + four / {{ part }}u * {{ u.side * part }}u + column * {{ part }}u + four % {{ part }}u;
         let v = {{ "scaled(v" ~ i ~ ", scale)" if scaled else "v" ~ i }};
 {% if split %}
         let high = upper(v);

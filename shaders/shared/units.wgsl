@@ -47,9 +47,6 @@ var<workgroup> {{ name }}: array<vec4<{{ scalar }}>, {{ fours }}>;
 {# an accumulator of zeros #}
 {% macro zero(u) %}{% if u.emulated %}array<f32, {{ u.side * u.side }}>(){% else %}coop_mat{{ u.side }}x{{ u.side }}<f32, C>(){% endif %}{% endmacro %}
 
-{# a matrix of the units themselves, as `load` has it #}
-{% macro loaded(role, name, at, stride, by_rows, u) %}coopLoad{% if by_rows %}T{% endif %}<coop_mat{{ u.side }}x{{ u.side }}<f16, {{ role }}>>(&{{ name }}[{{ place(at, u) }}], {{ place(stride, u) }}){% endmacro %}
-
 {# declares `matrix`, whose role is "A" on the left and "B" on the right #}
 {% macro load(matrix, role, name, at, stride, by_rows, u) %}
 {% if u.emulated %}
@@ -63,7 +60,7 @@ for (var e = 0u; e < {{ u.side * u.side }}u; e++) {
     {{ matrix }}[e] = f32({{ name }}[e_at{% if not u.scalar %} / 4u][e_at % 4u{% endif %}]);
 }
 {% else %}
-let {{ matrix }} = {{ loaded(role, name, at, stride, by_rows, u) }};
+let {{ matrix }} = coopLoad{% if by_rows %}T{% endif %}<coop_mat{{ u.side }}x{{ u.side }}<f16, {{ role }}>>(&{{ name }}[{{ place(at, u) }}], {{ place(stride, u) }});
 {% endif %}
 {% endmacro %}
 

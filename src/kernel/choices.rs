@@ -60,7 +60,9 @@ impl fmt::Display for Config {
             Config::Block(queries, keys) => write!(f, "{queries}x{keys}"),
             Config::Subgroups(form) => form.fmt(f),
             Config::Stack(t) => write!(f, "{} rows, split {}, unroll {}", t.rows, t.split, t.unroll),
-            Config::StackUnits(t) => write!(f, "{} rows, {} subgroups, {} ahead", t.rows, t.subs, t.ahead),
+            Config::StackUnits(t) => {
+                write!(f, "{} rows, {} subgroups, {} ahead, {} staged", t.rows, t.subs, t.ahead, t.stages)
+            }
             Config::Rows(rows) => write!(f, "{rows} rows each"),
             Config::Tiles(t) => match t.chunk {
                 Some(chunk) => write!(f, "{}x{}, {} columns at once", t.own, t.other, 4 * chunk),

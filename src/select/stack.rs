@@ -138,6 +138,10 @@ impl Selector<'_> {
         let ty = self.graph.ty(value);
         let (layers, width, dtype) = (ty.shape.dims()[0], ty.shape.last(), ty.dtype);
         let Some(units) = self.units(dtype) else { return Ok(None) };
+        if backward && units.split {
+            self.report_product(id, "three products a number are no faster backwards than multiply-adds".into());
+            return Ok(None);
+        }
         if !takes_units(width, rows, dtype, units, self.caps) {
             if dtype == DType::F32 {
                 self.report_product(id, format!("matrix units do not carry {rows} rows of {width}"));

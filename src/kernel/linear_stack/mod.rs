@@ -21,6 +21,9 @@ use serde::{Deserialize, Serialize};
 const NAME: &str = "linear_stack";
 const NAME_UNITS: &str = "linear_stack_units";
 
+/// Steps along the inner dimension that the units sum up of split operands: what they cut off adds up from layer to layer.
+const FOLD: usize = 4;
+
 /// How a workgroup's work is dealt to its invocations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StackTile {
@@ -41,6 +44,8 @@ pub struct UnitsTile {
     pub subs: usize,
     /// Steps along the inner dimension whose weights are fetched ahead.
     pub ahead: usize,
+    /// Steps whose weights are staged in workgroup memory, 1 or 2.
+    pub stages: usize,
 }
 
 /// What makes the products.
@@ -213,8 +218,8 @@ impl LinearStackKey {
                 context! { split => tile.split, unroll => tile.unroll, regions => tile.regions() }
             }
             Form::Units(units, tile) => context! {
-                u => units.context(), split => units.split, subs => tile.subs, ahead => tile.ahead,
-                scaled => self.scaled(), shuffles => [1, 2, 4, 8, 16],
+                u => units.context(), split => units.split, subs => tile.subs, ahead => tile.ahead, stages => tile.stages,
+                scaled => self.scaled(), fold => FOLD, shuffles => [1, 2, 4, 8, 16],
             },
         };
         render(self.name(), params, context! { ..values, ..more })

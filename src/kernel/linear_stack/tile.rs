@@ -80,32 +80,35 @@ pub(super) fn tiles(width: usize, rows: usize, caps: &DeviceCaps) -> impl Iterat
 /// The least rows that go to units: fewer would leave most of a matrix empty.
 const LEAST_ROWS: usize = 16;
 
-/// Rows, subgroups and steps fetched ahead, the preferred first.
-const FORMS: [(usize, usize, usize); 7] =
-    [(32, 8, 8), (32, 8, 4), (32, 8, 16), (32, 4, 4), (16, 8, 8), (16, 8, 16), (16, 16, 16)];
+/// Rows, subgroups, steps fetched ahead and staged, the preferred first.
+const FORMS: [(usize, usize, usize, usize); 5] =
+    [(16, 8, 4, 2), (16, 4, 4, 2), (16, 8, 4, 1), (16, 4, 2, 1), (16, 4, 4, 1)];
 
 impl UnitsTile {
-    /// Bytes of workgroup memory: rows with eight numbers of padding, a row of matrices of sums of each subgroup with four,
-    /// and the largest magnitudes of f32 rows.
+    /// Bytes of workgroup memory: rows and columns of weights with eight numbers of padding, rows of sums of each subgroup
+    /// with four, and the largest magnitudes of f32 rows.
     pub(super) fn bytes(self, width: usize, dtype: DType, units: Units) -> usize {
         let halves = if units.split { 2 } else { 1 };
         let side = units.units.side() as usize;
         let largest = if dtype == DType::F32 { self.rows * self.subs * 4 } else { 0 };
-        let sums = side * beside(units) + 4;
-        halves * self.rows * (width + 8) * 2 + self.subs * side * sums * 4 + largest
+        let sums = self.subs * side * (side * beside(units) + 4) * 4;
+        let staged = self.stages * halves * width * (side + 8) * 2;
+        halves * self.rows * (width + 8) * 2 + staged + sums + largest
     }
 
     pub(super) fn threads(self, units: Units) -> usize {
         self.subs * units.units.lanes() as usize
     }
 
-    /// Whether layers of this width are dealt out without a rest.
+    /// Whether layers of this width are dealt out without a rest, a step's weights to lanes eight by eight.
     fn divides(self, width: usize, units: Units) -> bool {
         let side = units.units.side() as usize;
-        let blocks = width / side;
+        let (blocks, halves) = (width / side, if units.split { 2 } else { 1 });
+        let eights = halves * blocks / self.subs * side * side / 8;
         width.is_multiple_of(side)
             && self.rows.is_multiple_of(side)
             && blocks.is_multiple_of(self.subs * beside(units))
+            && eights.is_multiple_of(units.units.lanes() as usize)
             && (self.ahead == 0 || blocks.is_multiple_of(self.ahead))
     }
 }
@@ -124,14 +127,15 @@ pub(super) fn units_tiles(width: usize, rows: usize, dtype: DType, units: Units,
         return Vec::new();
     }
     let mut all: Vec<UnitsTile> = Vec::new();
-    let device = |(rows, subs, ahead): (usize, usize, usize)| {
+    let device = |(rows, subs, ahead, stages): (usize, usize, usize, usize)| {
         let divisor = |most: usize| (1..=most.min(blocks)).rev().find(|d| blocks.is_multiple_of(*d)).unwrap_or(1);
-        UnitsTile { rows, subs: divisor(subs), ahead: divisor(ahead) }
+        UnitsTile { rows, subs: divisor(subs), ahead: divisor(ahead), stages }
     };
     match units.units {
         // loops stay loops, for a CPU takes long to compile them unrolled
         MatrixUnits::Emulated { .. } => {
-            all.extend([2, 1].map(|over| UnitsTile { rows: 2 * side, subs: (blocks / over).max(1), ahead: 0 }));
+            let of = |over: usize| UnitsTile { rows: 2 * side, subs: (blocks / over).max(1), ahead: 0, stages: 1 };
+            all.extend([of(2), of(1)]);
         }
         MatrixUnits::Device { .. } => all.extend(FORMS.map(device)),
     }
