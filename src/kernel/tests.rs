@@ -265,7 +265,8 @@ fn launches_cover_their_tensors_under_small_limits() {
             let mask = fill::causal_mask(320, 64, &caps).unwrap();
             check(&mask, &caps);
             covers(&mask, 0, 320 * 64 * 4);
-            let (sum, workspace) = reduce::launches(reduce::ReduceKind::Mean, dtype, 1, 100_000, 1, &caps).unwrap();
+            let (sum, workspace) =
+                reduce::launches(reduce::ReduceKind::Mean, dtype, [1, 100_000, 1], 0, &caps).unwrap();
             check(&sum, &caps);
             covers(&sum, 0, (100_000 * size) as u64);
             covers(&sum, 2, workspace.unwrap() as u64);
@@ -307,7 +308,7 @@ fn launches_of_training_cover_their_tensors_under_small_limits() {
             let size = dtype.size();
             let rows_bytes = |rows: usize, width: usize| (rows * width * size) as u64;
             for in_place in [false, true] {
-                let step = adam::launches(&adam, dtype, 50_000, in_place, &caps).unwrap();
+                let step = adam::launches(&adam, dtype, [50_000, 3], in_place, &caps).unwrap();
                 check(&step, &caps);
                 covers(&step, 0, 200_000);
                 covers(&step, 3, rows_bytes(50_000, 1));
