@@ -212,7 +212,8 @@ fn main() -> ExitCode {
 
 /// The largest errors that `--verify` accepts.
 struct Tolerances {
-    /// Of an output. Rounding grows with the square root of the depth: 2048 layers give about 2e-5 in f32.
+    /// Of an output. Rounding grows with the square root of the depth: 2048 layers give about 2e-5 in f32. What matrix
+    /// units cut off grows with the depth itself, 2e-7 a layer at high.
     output: f64,
     /// Of a gradient.
     gradient: f64,
@@ -223,7 +224,7 @@ struct Tolerances {
 fn tolerances(precision: MatmulPrecision) -> Tolerances {
     match precision {
         MatmulPrecision::Highest => Tolerances { output: 5e-5, gradient: 1e-4, side: 1e-4 },
-        MatmulPrecision::High => Tolerances { output: 1e-4, gradient: 2e-4, side: 2e-4 },
+        MatmulPrecision::High => Tolerances { output: 1e-3, gradient: 2e-3, side: 2e-4 },
         MatmulPrecision::Medium => Tolerances { output: 2e-2, gradient: 5e-2, side: 5e-2 },
     }
 }
