@@ -116,8 +116,10 @@ fn finish(i0: vec4<f32>, i1: vec4<f32>) -> vec4<f32> {
 {% macro stage(at, value, offset) %}
             {
                 let v = {{ value }};
-                {{ unit.put("staged", place_w("(" ~ at ~ ") * 2u") ~ " + " ~ offset ~ "u", "vec4<f16>(vec2<f16>(unpack2x16float(v.x)), vec2<f16>(unpack2x16float(v.y)))", u) }}
-                {{ unit.put("staged", place_w("(" ~ at ~ ") * 2u + 1u") ~ " + " ~ offset ~ "u", "vec4<f16>(vec2<f16>(unpack2x16float(v.z)), vec2<f16>(unpack2x16float(v.w)))", u) }}
+                let at_first = {{ place_w("(" ~ at ~ ") * 2u") }} + {{ offset }}u;
+                let at_second = {% if part == 2 %}at_first + 1u{% else %}{{ place_w("(" ~ at ~ ") * 2u + 1u") }} + {{ offset }}u{% endif %};
+                {{ unit.put("staged", "at_first", "vec4<f16>(vec2<f16>(unpack2x16float(v.x)), vec2<f16>(unpack2x16float(v.y)))", u) }}
+                {{ unit.put("staged", "at_second", "vec4<f16>(vec2<f16>(unpack2x16float(v.z)), vec2<f16>(unpack2x16float(v.w)))", u) }}
             }
 {% endmacro %}
 {# all sums of a step whose weights are staged #}
@@ -224,7 +226,7 @@ fn main(
             let scale = row_scale(most);
             // the exponent of what undoes it, biased twice: in two halves nothing between overflows
             let power = exponent(most) + 113u;
-            up{{ t }}_{{ r }} = bitcast<f32>(select(power / 2u << 23u, most | 0x00400000u, broken(most)));
+            up{{ t }}_{{ r }} = bitcast<f32>(select((power / 2u) << 23u, most | 0x00400000u, broken(most)));
             down{{ t }}_{{ r }} = bitcast<f32>((power - power / 2u) << 23u);
 {% endif %}
 {% for c in range(columns) %}
