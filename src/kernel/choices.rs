@@ -271,6 +271,7 @@ mod tests {
             "attention_grad dk,dv f16x4 2x3 70x90x64 causal",
             "attention_grad dq f16x4 2x3 70x90x64 causal",
             "linear_stack f32 300x64 layers:5 Relu forward keep",
+            "linear_stack f32 300x64 layers:5 Relu forward keep Device { side: 16, lanes: 32 } split",
         ];
         assert_eq!(problems.iter().map(|p| p.0.as_str()).collect::<Vec<_>>(), words);
         problems.sort();
