@@ -1,8 +1,8 @@
 //! In: a program or a trainer with what a run is given; out: what a run takes. Knows nothing of models.
 
-use crate::models::{Batch, FENCE, Work};
+use crate::models::{Batch, Work};
 use kiln::graph::{DROPOUT_COUNTER, DType, TensorType};
-use kiln::session::{CompileOptions, Outputs, Program, Run, Session};
+use kiln::session::{CompileOptions, DeviceTensor, Outputs, Program, Run, Session};
 use kiln::tensor::Tensor;
 use kiln::trace::Trace;
 use kiln::train::{SCALARS, TrainOptions};
@@ -15,6 +15,10 @@ use std::time::Instant;
 pub struct Job {
     kind: Kind,
     batches: Vec<Batch>,
+    /// What each batch keeps on the device.
+    resident: Vec<Vec<(&'static str, DeviceTensor)>>,
+    /// Reading it waits for what was copied before.
+    fence: DeviceTensor,
 }
 
 enum Kind {
@@ -29,8 +33,8 @@ enum InFlight<'a> {
 
 /// What a run takes.
 pub struct Times {
-    /// From the call that submits a run to its end, milliseconds, ascending. Each waits for the one before, and what a
-    /// batch keeps on the device is there before.
+    /// From the call that submits a run to its end, milliseconds, ascending. Each waits for the one before, and what its
+    /// batch keeps on the device is where it reads it.
     pub walls_ms: Vec<f64>,
     /// Per run of several in flight, milliseconds.
     pub pipelined_ms: f64,
@@ -82,7 +86,7 @@ impl Job {
         params: &BTreeMap<String, Tensor>,
         options: &CompileOptions,
     ) -> Result<Job, Box<dyn Error>> {
-        Job::new(Kind::Infer(Box::new(session.compile(&work.graph, params, options)?)), work.batches)
+        Job::new(session, Kind::Infer(Box::new(session.compile(&work.graph, params, options)?)), work.batches)
     }
 
     /// Training steps.
@@ -93,24 +97,27 @@ impl Job {
         train: &TrainOptions,
         options: &CompileOptions,
     ) -> Result<Job, Box<dyn Error>> {
-        Job::new(Kind::Train(Box::new(session.trainer(&work.graph, params, train, options)?)), work.batches)
+        let trainer = session.trainer(&work.graph, params, train, options)?;
+        Job::new(session, Kind::Train(Box::new(trainer)), work.batches)
     }
 
-    fn new(kind: Kind, batches: Vec<Batch>) -> Result<Job, Box<dyn Error>> {
-        let job = Job { kind, batches };
+    fn new(session: &Session, kind: Kind, batches: Vec<Batch>) -> Result<Job, Box<dyn Error>> {
+        let upload = |batch: &Batch| {
+            let tensors = batch.resident.iter().map(|(name, value)| Ok((*name, session.upload(value)?)));
+            tensors.collect::<Result<Vec<_>, kiln::Error>>()
+        };
+        let resident = batches.iter().map(upload).collect::<Result<_, _>>()?;
+        let job = Job { kind, batches, resident, fence: session.upload(&Tensor::i32([1], &[0]))? };
         job.place(0)?;
         Ok(job)
     }
 
-    /// Puts on the device what a batch keeps there, and waits until it is.
+    /// Copies what a batch keeps on the device to where runs read it, and waits until it is there.
     fn place(&self, run: usize) -> Result<(), Box<dyn Error>> {
-        let resident = &self.batch(run).resident;
-        for (name, value) in resident {
-            self.program().write_state(name, value)?;
+        for (name, value) in &self.resident[run % self.resident.len()] {
+            self.program().copy_state(name, value)?;
         }
-        if !resident.is_empty() {
-            self.program().read_state(FENCE)?;
-        }
+        self.fence.read()?;
         Ok(())
     }
 
