@@ -43,7 +43,7 @@ mod view;
 
 pub use choices::{Choices, Config, Problem};
 pub use error::KernelError;
-pub use philox::Fours;
+pub use philox::{Draw, Fours};
 pub use split::split_rows;
 pub use template::fingerprint;
 

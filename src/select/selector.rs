@@ -415,6 +415,7 @@ impl<'a> Selector<'a> {
                     Reduction::Sum => ReduceKind::Sum,
                     Reduction::Mean => ReduceKind::Mean,
                     Reduction::Max => ReduceKind::Max,
+                    Reduction::AbsMax => ReduceKind::AbsMax,
                 };
                 self.reduce(id, kind, axes)
             }
@@ -541,22 +542,22 @@ impl<'a> Selector<'a> {
             let outer = perm[..shape.rank() - axes.len()].iter().map(|d| shape.dims()[*d]).product();
             (self.copy(id, &located)?, (outer, n, 1))
         };
-        let out = self.output(id, 0)?;
+        let out = self.output_or_part(id, 0)?;
         let elements = node.outputs[0].shape.elements();
         if elements == 0 {
             return Ok(());
         }
         if n == 0 {
-            // of none: the sum is 0, the mean NaN, the maximum -inf
+            // of none: the sum and the largest magnitude are 0, the mean NaN, the maximum -inf
             let value = match kind {
-                ReduceKind::Sum => 0.0,
+                ReduceKind::Sum | ReduceKind::AbsMax => 0.0,
                 ReduceKind::Mean => f32::NAN,
-                _ => f32::NEG_INFINITY,
+                ReduceKind::Max | ReduceKind::ArgMax => f32::NEG_INFINITY,
             };
             let launches = fill::constant(out.dtype, value, elements, self.caps)?;
             return self.emit(id, "", launches, &[out.tensor], None);
         }
-        let (launches, workspace) = reduce::launches(kind, input.dtype, outer, n, inner, self.caps)?;
+        let (launches, workspace) = reduce::launches(kind, input.dtype, [outer, n, inner], out.view.offset, self.caps)?;
         let mut tensors = vec![input.tensor, out.tensor];
         if let Some(bytes) = workspace {
             tensors.push(self.raw_tensor(node, bytes as u64, TensorKind::Temp)?);
