@@ -5,12 +5,15 @@ use safetensors::SafeTensors;
 use serde_json::json;
 use std::error::Error;
 use std::fs;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
 /// Batches that take turns.
 pub const BATCHES: usize = 3;
+
+/// How long runs warm a program up at least, as in kiln's own.
+const WARM_UP: Duration = Duration::from_secs(2);
 
 /// A cell and its sizes.
 #[derive(Debug)]
@@ -165,14 +168,17 @@ pub fn measure<J: Job>(cell: &Cell, make: impl FnOnce() -> Result<J>, about: imp
     let loss = job.loss()?;
     println!("{}", json!({"line": "first", "seconds": first}));
     let mut times = Vec::with_capacity(cell.runs);
-    for run in 0..cell.runs + cell.runs / 3 {
+    let (begun, mut run) = (Instant::now(), 0);
+    while times.len() < cell.runs {
+        let warm = run >= cell.runs / 3 && (!times.is_empty() || begun.elapsed() >= WARM_UP);
         job.place(run % BATCHES)?;
         let begin = Instant::now();
         job.start()?;
         job.wait()?;
-        if run >= cell.runs / 3 {
+        if warm {
             times.push(begin.elapsed().as_secs_f64() * 1e3);
         }
+        run += 1;
     }
     let begin = Instant::now();
     for _ in 0..cell.runs {

@@ -9,7 +9,7 @@ use kiln::train::{SCALARS, TrainOptions};
 use kiln::trainer::{Steps, Trainer};
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A compiled model, ready to be timed.
 pub struct Job {
@@ -74,6 +74,10 @@ impl Cost {
         self.in_flight[1] / self.in_flight[0] - 1.0
     }
 }
+
+/// How long a model is run before it is timed, at least: a GPU that idled while weights were drawn takes a second to raise
+/// its clocks again.
+const WARM_UP: Duration = Duration::from_secs(2);
 
 /// Runs in flight at once while the cost of timestamps is measured.
 const IN_FLIGHT: usize = 8;
@@ -158,25 +162,34 @@ impl Job {
         Ok((outputs, Times { walls_ms: vec![ms], pipelined_ms: ms, gpu_ms: None, submits, host_us }))
     }
 
-    /// Runs that each wait for the one before, after some that warm up.
-    pub fn waited(&self, warm_up: usize, runs: usize) -> Result<Vec<Waited>, Box<dyn Error>> {
-        let mut all = Vec::with_capacity(runs);
-        for i in 0..warm_up + runs {
-            self.place(i)?;
-            let begin = Instant::now();
-            let run = self.start(i)?;
-            let (host_us, submits) = (run.run().host_ns() as f64 / 1e3, run.run().submits());
-            run.wait()?;
-            if i >= warm_up {
-                all.push(Waited { wall_ms: begin.elapsed().as_secs_f64() * 1e3, host_us, submits });
-            }
-        }
-        Ok(all)
+    /// Runs that each wait for the one before.
+    pub fn waited(&self, runs: usize) -> Result<Vec<Waited>, Box<dyn Error>> {
+        (0..runs).map(|i| self.waited_for(i)).collect()
     }
 
-    /// Some runs after a third as many that warm up, and then one with timestamps, whose trace is printed if asked.
+    fn waited_for(&self, run: usize) -> Result<Waited, Box<dyn Error>> {
+        self.place(run)?;
+        let begin = Instant::now();
+        let run = self.start(run)?;
+        let (host_us, submits) = (run.run().host_ns() as f64 / 1e3, run.run().submits());
+        run.wait()?;
+        Ok(Waited { wall_ms: begin.elapsed().as_secs_f64() * 1e3, host_us, submits })
+    }
+
+    /// A third as many runs as are to be timed, and more until [`WARM_UP`] is over.
+    fn warm_up(&self, runs: usize) -> Result<(), Box<dyn Error>> {
+        let (begin, mut run) = (Instant::now(), 0);
+        while run < runs / 3 || begin.elapsed() < WARM_UP {
+            self.waited_for(run)?;
+            run += 1;
+        }
+        Ok(())
+    }
+
+    /// Some runs after others that warm up, and then one with timestamps, whose trace is printed if asked.
     pub fn measure(&self, runs: usize, kernels: bool) -> Result<Times, Box<dyn Error>> {
-        let waited = self.waited(runs / 3, runs)?;
+        self.warm_up(runs)?;
+        let waited = self.waited(runs)?;
         let begin = Instant::now();
         let mut last = None;
         for i in 0..runs {
