@@ -61,7 +61,7 @@ struct Args {
     /// Full or small sizes; without it, small ones on adapters that are CPUs.
     #[arg(long, value_enum)]
     scale: Option<Scale>,
-    /// Timed runs of a cell, after a third as many that warm up, and at least 2 s of them.
+    /// Timed runs of a cell, after a third as many in flight that warm up, at least 1 s of them.
     #[arg(long, default_value_t = 30)]
     runs: usize,
     /// The run's name, and that of its files; without it, date and adapter.

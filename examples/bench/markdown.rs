@@ -26,16 +26,16 @@ pub fn page(title: &str, tables: &[Table], charts: &[(String, Model, String)], c
 
 const HEAD: &str = "\
 Medians of runs that each wait for the one before, by the host's clock from the call that starts a run to its end, with the
-time that 95 % of them keep, after a third as many runs and at least 2 s that warm up; *in flight* is per run of many that
-do not wait; *device* is by the device's clock (kiln: first kernel's begin to last one's end with timestamps, PyTorch: CUDA
-events). All programs start from the same weights. A ratio is the median of the best PyTorch variant of that cell in the
-same run by the cell's own: above 1 the cell is faster. The floor is the model's FLOPs at the adapter's measured rate of f32
-multiply-adds, or its weights at the measured rate of a copy, whichever is more; *roofline* is the floor by the median.
-Inputs are random and take turns; they are where a run reads them on the device when its time begins, but for tokens and
-classes, at most 16 KiB, which kiln uploads in the run; outputs stay on the device, but for a step's loss, which kiln reads
-back. Memory is what kiln's plan says and PyTorch's `max_memory_allocated`. Precisions that are compared with each other:
-`highest` and f32 with TF32 off; `high` and TF32; `medium`, f16 storage and PyTorch's f16 (inference with weights in f16,
-training by autocast).
+time that 95 % of them keep, after others in flight that warm up, a third as many and at least 1 s of them; *in flight* is
+per run of many that do not wait; *device* is by the device's clock (kiln: first kernel's begin to last one's end with
+timestamps, PyTorch: CUDA events). All programs start from the same weights. A ratio is the median of the best PyTorch
+variant of that cell in the same run by the cell's own: above 1 the cell is faster. The floor is the model's FLOPs at the
+adapter's measured rate of f32 multiply-adds, or its weights at the measured rate of a copy, whichever is more; *roofline*
+is the floor by the median. Inputs are random and take turns; they are where a run reads them on the device when its time
+begins, but for tokens and classes, at most 16 KiB, which kiln uploads in the run; outputs stay on the device, but for a
+step's loss, which kiln reads back. Memory is what kiln's plan says and PyTorch's `max_memory_allocated`. Precisions that
+are compared with each other: `highest` and f32 with TF32 off; `high` and TF32; `medium`, f16 storage and PyTorch's f16
+(inference with weights in f16, training by autocast).
 ";
 
 fn adapter(out: &mut String, table: &Table, charts: &[(String, Model, String)]) {

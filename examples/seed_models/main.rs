@@ -55,7 +55,7 @@ struct Args {
     /// In what is computed: all in f32, or with weights and activations in f16 (in training: activations).
     #[arg(long, value_enum, default_value_t = PrecisionArg::Highest)]
     precision: PrecisionArg,
-    /// Timed runs, after a third as many that warm up, and at least 2 s of them; with 0 only the first run is timed.
+    /// Timed runs, after a third as many in flight that warm up, at least 1 s of them; with 0 only the first run is timed.
     #[arg(long, default_value_t = 30)]
     runs: usize,
     /// The seed's sizes, or a fraction of them for a CPU.

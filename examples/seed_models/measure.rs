@@ -75,11 +75,11 @@ impl Cost {
     }
 }
 
-/// How long a model is run before it is timed, at least: a GPU that idled while weights were drawn takes a second to raise
-/// its clocks again.
-const WARM_UP: Duration = Duration::from_secs(2);
+/// How long a model is run before it is timed, at least, with runs in flight: a GPU that idled while weights were drawn has
+/// low clocks, and keeps them for seconds if each run is waited for.
+const WARM_UP: Duration = Duration::from_secs(1);
 
-/// Runs in flight at once while the cost of timestamps is measured.
+/// Runs in flight at once while a model warms up or the cost of timestamps is measured.
 const IN_FLIGHT: usize = 8;
 
 impl Job {
@@ -176,12 +176,16 @@ impl Job {
         Ok(Waited { wall_ms: begin.elapsed().as_secs_f64() * 1e3, host_us, submits })
     }
 
-    /// A third as many runs as are to be timed, and more until [`WARM_UP`] is over.
+    /// A third as many runs as are to be timed, and more until [`WARM_UP`] is over: in flight, as many as take a quarter of
+    /// it but at most [`IN_FLIGHT`].
     fn warm_up(&self, runs: usize) -> Result<(), Box<dyn Error>> {
-        let (begin, mut run) = (Instant::now(), 0);
+        let one = self.waited_for(0)?.wall_ms / 1e3;
+        let together = (WARM_UP.as_secs_f64() / 4.0 / one).clamp(1.0, IN_FLIGHT as f64) as usize;
+        let (begin, mut run) = (Instant::now(), 1);
         while run < runs / 3 || begin.elapsed() < WARM_UP {
-            self.waited_for(run)?;
-            run += 1;
+            let flight = (0..together).map(|i| self.start(run + i)).collect::<Result<Vec<_>, _>>()?;
+            flight.into_iter().try_for_each(InFlight::wait)?;
+            run += together;
         }
         Ok(())
     }
