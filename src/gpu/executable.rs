@@ -2,7 +2,7 @@
 
 use super::buffers::{Content, fill, make_buffers, make_uniforms, read_buffer, write_buffer};
 use super::run::Ready;
-use super::{Counters, Gpu, GpuError};
+use super::{Counters, Gpu, GpuError, Resident};
 use crate::kernel::{Access, ParamSpace};
 use crate::record::{BufferId, Kernel, LEAST_BINDING, Params, Recording};
 use crate::trace::{Clock, HostSpan};
@@ -159,6 +159,20 @@ impl Executable {
     pub fn write(&self, buffer: BufferId, offset: u64, bytes: &[u8]) -> Result<(), GpuError> {
         let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         write_buffer(&self.gpu, &self.buffers[buffer.0], offset, bytes)
+    }
+
+    /// Copies what lies on this device into a buffer ahead of the next run, whole words of it.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn copy(&self, buffer: BufferId, offset: u64, from: &Resident) -> Result<(), GpuError> {
+        let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        self.gpu.check()?;
+        let mut encoder =
+            self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("copy") });
+        encoder.copy_buffer_to_buffer(&from.buffer, 0, &self.buffers[buffer.0], offset, from.buffer.size());
+        self.gpu.queue.submit([encoder.finish()]);
+        self.gpu.check()
     }
 
     /// Reads bytes of a buffer as the last submitted run leaves them.

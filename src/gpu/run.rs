@@ -1,10 +1,10 @@
 //! In: an executable and the inputs of a run, or of several in a row; out: [`Pending`], then the bytes that they give
 //! back and their times. Knows neither graphs nor what a run is for.
 
-use super::buffers::{make_buffer, read_buffer};
+use super::buffers::make_buffer;
 use super::mapped::Mapped;
 use super::stamps::Stamps;
-use super::{Counters, Executable, Gpu, GpuError};
+use super::{Counters, Executable, GpuError, Resident};
 use crate::record::{BufferPort, Params};
 use crate::trace::{Clock, HostSpan, times};
 use std::ops::Range;
@@ -59,29 +59,11 @@ pub struct Pending<'a> {
     /// Where the stamps lie in it, at which of them each dispatch begins, and how many there are.
     queries: Option<(u64, Vec<usize>, usize)>,
     /// The last run's kept outputs, at their position.
-    kept: Vec<Option<Kept>>,
+    kept: Vec<Option<Resident>>,
     mapped: Arc<Mapped>,
     clock: Clock,
     /// What starting it took.
     pub host: Host,
-}
-
-/// An output that stayed on the device, in a buffer of its own. Clones share it.
-#[derive(Clone)]
-pub struct Kept {
-    gpu: Gpu,
-    buffer: wgpu::Buffer,
-    bytes: usize,
-}
-
-impl Kept {
-    /// Copies it to the host, waiting on this thread.
-    ///
-    /// # Errors
-    /// If the device fails.
-    pub fn read(&self) -> Result<Vec<u8>, GpuError> {
-        read_buffer(&self.gpu, &self.buffer, 0, self.bytes)
-    }
 }
 
 /// The dispatches of a run, recorded ahead of it.
@@ -248,16 +230,13 @@ impl Executable {
     }
 
     /// Buffers of the run's own for kept outputs.
-    fn kept_buffers(&self, read: bool) -> Result<Vec<Option<Kept>>, GpuError> {
+    fn kept_buffers(&self, read: bool) -> Result<Vec<Option<Resident>>, GpuError> {
         let keep = |output: &BufferPort| {
             if !read || !output.port.keep {
                 return Ok(None);
             }
-            let bytes = output.port.ty.bytes();
-            let whole = (bytes as u64).next_multiple_of(4).max(4);
-            let usage = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-            let buffer = make_buffer(&self.gpu, &output.port.name, whole, usage, self.recording.bytes())?;
-            Ok(Some(Kept { gpu: self.gpu.clone(), buffer, bytes }))
+            let (name, bytes) = (&output.port.name, output.port.ty.bytes());
+            Resident::empty(&self.gpu, name, bytes, self.recording.bytes()).map(Some)
         };
         self.recording.outputs.iter().map(keep).collect()
     }
@@ -317,7 +296,7 @@ impl Executable {
 
 impl Pending<'_> {
     /// A kept output by its position; `None` if it is read or nothing is given back.
-    pub fn kept(&self, output: usize) -> Option<Kept> {
+    pub fn kept(&self, output: usize) -> Option<Resident> {
         self.kept.get(output).cloned().flatten()
     }
 

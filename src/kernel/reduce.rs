@@ -54,7 +54,7 @@ pub struct ReduceKey {
     pub to: DType,
     /// One invocation makes an output, else a workgroup.
     pub per_row: bool,
-    /// Elements are read four at a time; see [`ReduceKind::reads_four`], and not with `per_row`.
+    /// Elements are read four at a time; see `ReduceKind::reads_four`, and not with `per_row`.
     pub vec: bool,
     /// Invocations of a workgroup.
     pub size: u32,
