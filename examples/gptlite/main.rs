@@ -189,7 +189,7 @@ fn build(
     let mut options = CompileOptions::mode(mode);
     if tune {
         let compiled = compile(&graph(&file.config)?, session.caps(), &options)?;
-        options = tuning::tuned(session, &compiled, options, None)?;
+        options = tuning::tuned(session, &compiled, options, None)?.0;
     }
     Generator::new(session, &file.config, vocabulary, &loaded, &options)
 }
