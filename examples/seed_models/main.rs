@@ -223,11 +223,12 @@ struct Tolerances {
     side: f64,
 }
 
-fn tolerances(precision: MatmulPrecision) -> Tolerances {
+fn tolerances(precision: PrecisionArg) -> Tolerances {
     match precision {
-        MatmulPrecision::Highest => Tolerances { output: 5e-5, gradient: 1e-4, side: 1e-4 },
-        MatmulPrecision::High => Tolerances { output: 1e-3, gradient: 2e-3, side: 2e-4 },
-        MatmulPrecision::Medium => Tolerances { output: 2e-2, gradient: 5e-2, side: 5e-2 },
+        PrecisionArg::Highest => Tolerances { output: 5e-5, gradient: 1e-4, side: 1e-4 },
+        PrecisionArg::High => Tolerances { output: 1e-3, gradient: 2e-3, side: 2e-4 },
+        PrecisionArg::Medium => Tolerances { output: 2e-2, gradient: 5e-2, side: 5e-2 },
+        PrecisionArg::F16 => Tolerances { output: 1.5e-1, gradient: 3e-1, side: 1.5e-1 },
     }
 }
 
@@ -283,7 +284,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         }
     }
     write_json(args, &rows)?;
-    let most = tolerances(args.precision.into()).output;
+    let most = tolerances(args.precision).output;
     match rows.iter().filter_map(|row| row.relative_error).any(|e| e.is_nan() || e > most) {
         true => Err(format!("an output differs from the reference by more than {most:e}").into()),
         false => Ok(()),
@@ -380,6 +381,8 @@ fn plan(args: &Args, session: &Session, model: Model, work: &Work, mode: ModeArg
             PrecisionArg::Highest | PrecisionArg::High | PrecisionArg::Medium => Precision::F32,
             PrecisionArg::F16 => Precision::F16(LossScaling::default()),
         },
+        // the deep model's activations outgrow f16 within a few steps
+        skip_non_finite: args.precision == PrecisionArg::F16,
         ..TrainOptions::default()
     };
     if mode != ModeArg::Tuned {
@@ -428,7 +431,7 @@ struct Gradient {
 /// Prints how far each gradient is.
 fn verify_gradients(args: &Args, session: &Session) -> Result<(), Box<dyn Error>> {
     println!("{:<8} {:<8} {:<9} {:<54} error", "model", "init", "mode", "gradient of");
-    let most = tolerances(args.precision.into());
+    let most = tolerances(args.precision);
     let mut rows = Vec::new();
     for model in &args.model {
         for (name, kind) in [("default", Init::Default), ("he", Init::He)] {
