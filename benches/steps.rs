@@ -34,7 +34,7 @@ fn steps(c: &mut Criterion) {
                     group.throughput(Throughput::Elements(sizes.samples() as u64));
                     group.bench_function(format!("{model}/{scale}/{phase}/{mode}/{precision} (host clock)"), |b| {
                         b.iter_custom(|runs| {
-                            let waited = job.waited(0, runs as usize).expect("a run ends");
+                            let waited = job.waited(runs as usize).expect("a run ends");
                             Duration::from_secs_f64(waited.iter().map(|w| w.wall_ms).sum::<f64>() / 1e3)
                         });
                     });

@@ -1,8 +1,11 @@
 // One step of {{ "AdamW" if decoupled else "Adam" }}: m' = β1·m + (1 − β1)·g, v' = β2·v + (1 − β2)·g²,
-// w' = w{{ " − lr·λ·w" if decoupled }} − lr · (m' / c1) / (sqrt(v' / c2) + ε), with scalars (lr, c1, c2){{ "" if decoupled else " and λ·w added to g" }}.
+// w' = w{{ " − lr·λ·w" if decoupled }} − lr · (m' / c1) / (sqrt(v' / c2) + ε), with scalars (lr, c1, c2{{ ", f, s" if limited }}){{ "" if decoupled else " and λ·w added to g" }}.
 // One invocation makes four neighbours{{ ", each where it was" if in_place }}; the last four may reach into the padding.
 // All is f32, also of an f16 gradient, whose square f16 would lose. ε stands outside the root, so that a gradient of
 // 0 alone gives 0 / ε and not 0 / 0.
+{% if limited %}
+// f is a factor of g; where s is 0 the step does not count and all stays as it is.
+{% endif %}
 {% if f16 %}
 enable f16;
 {% endif %}
@@ -36,13 +39,24 @@ fn main(
     if i >= p.quads {
         return;
     }
+{% if limited %}
+    if scalars[4] == 0.0 {
+{% if not in_place %}
+        new_w[i] = w[i];
+        new_m[i] = m[i];
+        new_v[i] = v[i];
+{% endif %}
+        return;
+    }
+{% endif %}
+{% set whole = "vec4<f32>(gradient[i])" ~ (" * scalars[3]" if limited) %}
     let rate = scalars[0];
     let old = w[i];
 {% if decoupled %}
-    let g = vec4<f32>(gradient[i]);
+    let g = {{ whole }};
     let kept = old - rate * p.decay * old;
 {% else %}
-    let g = vec4<f32>(gradient[i]) + p.decay * old;
+    let g = {{ whole }} + p.decay * old;
     let kept = old;
 {% endif %}
     let first = p.beta1 * m[i] + p.rest1 * g;

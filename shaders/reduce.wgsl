@@ -1,5 +1,5 @@
 // {{ kind }} over the middle of (outer, n, inner), cut into `parts` slices of `slice` elements, one output a slice:
-// (outer, parts, inner){{ "; the first NaN wins, else the first of the largest" if kind == "argmax" else "; any NaN gives NaN" if kind == "max" else "" }}.
+// (outer, parts, inner){{ "; the first NaN wins, else the first of the largest" if kind == "argmax" else "; any NaN gives NaN" if kind == "max" else "; of magnitudes, any NaN gives NaN" if kind == "absmax" else "" }}.
 {% if per_row %}
 // One invocation makes one output, neighbours along inner side by side.
 {% else %}
@@ -7,6 +7,8 @@
 {% endif %}
 {% if kind in ["sum", "mean"] %}
 // Order of sums: {{ "" if per_row else "each lane " }}{{ "four neighbours at once, " if vec else "" }}blocks of 64 in turn, each summed in turn{{ "" if per_row else ", then lanes as merge_lanes has it" }}.
+{% elif kind == "absmax" %}
+// Magnitudes are compared as integers, which order them as numbers do and put NaN above all.
 {% else %}
 // A lane starts from the slice's first element: to meet an element twice changes nothing, and an idle lane is harmless.
 // NaN is told by its bits, since comparisons and max() may assume that there is none.
@@ -72,6 +74,17 @@ fn merge(a: Partial, b: Partial) -> Partial {
     }
     return max(a, b);
 }
+{% elif kind == "absmax" %}
+
+alias Partial = u32;
+
+fn merge(a: Partial, b: Partial) -> Partial {
+    return max(a, b);
+}
+
+fn magnitude(v: f32) -> Partial {
+    return bitcast<u32>(v) & 0x7fffffffu;
+}
 {% else %}
 {% if kind == "mean" %}
 
@@ -91,7 +104,7 @@ alias Partial = f32;
 {% include "shared/sum_lanes.wgsl" %}
 {% endif %}
 {% endif %}
-{% if kind in ["max", "argmax"] and not per_row %}
+{% if kind in ["max", "absmax", "argmax"] and not per_row %}
 
 {% include "shared/merge.wgsl" %}
 {% endif %}
@@ -116,6 +129,16 @@ alias Partial = f32;
 {% endif %}
         }
         all += block;
+    }
+{% elif kind == "absmax" %}
+    var all = 0u;
+    for (var j = low{{ " / 4u" if vec else "" }} + lane; j < high{{ " / 4u" if vec else "" }}; j += LANES) {
+{% if vec %}
+        let v = vec4<f32>(x[base / 4u + j]);
+        all = max(all, max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w))));
+{% else %}
+        all = max(all, magnitude(f32(x[base + j * p.inner])));
+{% endif %}
     }
 {% elif kind == "max" %}
     var all = f32(x[base + low * p.inner]);

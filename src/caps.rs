@@ -102,6 +102,9 @@ pub struct DeviceCaps {
     pub immediate_bytes: u32,
     /// Whether shaders compute with and store f16.
     pub f16: bool,
+    /// Whether shaders compute with 64-bit integers.
+    #[serde(default)]
+    pub int64: bool,
     /// Whether GPU timestamps can be written inside a pass.
     pub timestamps: bool,
     /// Smallest and largest subgroup, `None` without subgroup operations.
@@ -126,6 +129,7 @@ impl DeviceCaps {
         uniform_align: 256,
         immediate_bytes: 0,
         f16: false,
+        int64: false,
         timestamps: false,
         subgroup: None,
         units: None,
@@ -147,6 +151,7 @@ impl DeviceCaps {
             uniform_align: self.uniform_align.max(tighter.uniform_align),
             immediate_bytes: self.immediate_bytes.min(tighter.immediate_bytes),
             f16: self.f16 && tighter.f16,
+            int64: self.int64 && tighter.int64,
             timestamps: self.timestamps && tighter.timestamps,
             subgroup: self.subgroup.filter(|_| tighter.subgroup.is_some()),
             units: match tighter.units {

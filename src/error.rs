@@ -104,6 +104,15 @@ pub enum Error {
         /// What came.
         got: TensorType,
     },
+    /// A state's new value lies on another device.
+    #[error(
+        "state \"{name}\": the tensor is not on the program's device; upload it by the session that compiled the program, \
+         or read it and write the state from the host"
+    )]
+    OtherDevice {
+        /// The state's name.
+        name: String,
+    },
     /// An input indexes past the end.
     #[error("input \"{name}\": element {element} is {value}, but {bound}")]
     Index {

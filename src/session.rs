@@ -3,11 +3,13 @@
 
 mod compiled;
 mod describe;
+mod device_tensor;
 mod tuned;
 mod weights;
 
 pub(crate) use compiled::lift_limits;
 pub use compiled::{Compiled, compile};
+pub use device_tensor::DeviceTensor;
 
 use crate::cache::CacheDir;
 use crate::caps::{DeviceCaps, MatmulPrecision};
@@ -15,7 +17,7 @@ use crate::debug::{level, show};
 use crate::error::Error;
 use crate::fuse::FuseReport;
 use crate::gpu::{
-    AdapterChoice, AdapterInfo, Content, Executable, ExecutableOptions, Finished, Gpu, Host, Kept, Pending, Profiling,
+    AdapterChoice, AdapterInfo, Content, Executable, ExecutableOptions, Finished, Gpu, Host, Pending, Profiling,
     Submission,
 };
 use crate::graph::{DType, Graph, TensorType};
@@ -338,13 +340,18 @@ impl Program {
     /// # Errors
     /// If there is no such state or its type differs.
     pub fn write_state(&self, name: &str, value: &Tensor) -> Result<(), Error> {
-        let states = &self.executable.recording().states;
-        let state = find("state", states, name)?;
-        if state.port.ty != *value.ty() {
-            let (name, expected, got) = (name.into(), state.port.ty.clone(), value.ty().clone());
+        let state = self.state_of(name, value.ty())?;
+        Ok(self.executable.write(state.buffer, state.offset, value.bytes())?)
+    }
+
+    /// A state that is to take a value of this type.
+    fn state_of(&self, name: &str, value: &TensorType) -> Result<&BufferPort, Error> {
+        let state = find("state", &self.executable.recording().states, name)?;
+        if state.port.ty != *value {
+            let (name, expected, got) = (name.into(), state.port.ty.clone(), value.clone());
             return Err(Error::InputType { kind: "state", name, expected, got });
         }
-        Ok(self.executable.write(state.buffer, state.offset, value.bytes())?)
+        Ok(state)
     }
 
     /// Reads a state as the last submitted run leaves it.
@@ -414,28 +421,6 @@ fn checked_input<'a>(
     Ok(tensor.bytes())
 }
 
-/// An output that stays on the device.
-#[derive(Clone)]
-pub struct KeptOutput {
-    kept: Kept,
-    ty: TensorType,
-}
-
-impl KeptOutput {
-    /// Its type.
-    pub fn ty(&self) -> &TensorType {
-        &self.ty
-    }
-
-    /// Copies it to the host, waiting on this thread.
-    ///
-    /// # Errors
-    /// If the device fails.
-    pub fn read(&self) -> Result<Tensor, Error> {
-        Ok(Tensor::from_bytes(self.ty.clone(), self.kept.read()?))
-    }
-}
-
 /// A run in flight, or several that follow each other in one submit.
 pub struct Run<'a> {
     program: &'a Program,
@@ -464,18 +449,18 @@ impl Run<'_> {
         self.pending.host.submits
     }
 
-    /// A handle to an output that was declared kept; of several runs in one submit it is the last one's. Its data are
-    /// the run's own, whatever runs follow.
+    /// An output that was declared kept; of several runs in one submit it is the last one's. Its data are the run's own,
+    /// whatever runs follow.
     ///
     /// # Errors
     /// If there is no such output or it is not kept.
-    pub fn kept(&self, name: &str) -> Result<KeptOutput, Error> {
+    pub fn kept(&self, name: &str) -> Result<DeviceTensor, Error> {
         let ports = &self.program.executable.recording().outputs;
         let port = find("output", ports, name)?;
         let position = ports.iter().position(|p| p.port.name == name);
         let kept = position.and_then(|i| self.pending.kept(i));
         let kept = kept.ok_or_else(|| unknown("output", "is not kept on the device", ports, name))?;
-        Ok(KeptOutput { kept, ty: port.port.ty.clone() })
+        Ok(DeviceTensor::new(kept, port.port.ty.clone()))
     }
 
     /// Waits on this thread. Of several runs in one submit it gives the last one's outputs.

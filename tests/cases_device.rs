@@ -248,6 +248,7 @@ fn d11_after_a_loss_every_call_says_so() {
     program.run(inputs).unwrap();
     let (waited, awaited) = (program.submit(inputs).unwrap(), program.submit(inputs).unwrap());
     let dropped = program.submit_unread(inputs).unwrap();
+    let uploaded = session.upload(&x).unwrap();
     session.gpu().destroy();
     let errors = [
         waited.wait().err(),
@@ -258,6 +259,9 @@ fn d11_after_a_loss_every_call_says_so() {
         program.trace(inputs).err(),
         program.write_state("s", &x).err(),
         program.read_state("s").err(),
+        program.copy_state("s", &uploaded).err(),
+        uploaded.read().err(),
+        session.upload(&x).err(),
         session.compile(&graph, &Named::new(), &CompileOptions::default()).err(),
         kiln::measure::peak(&session).err(),
     ];

@@ -5,12 +5,18 @@ use safetensors::SafeTensors;
 use serde_json::json;
 use std::error::Error;
 use std::fs;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
 /// Batches that take turns.
 pub const BATCHES: usize = 3;
+
+/// How long runs in flight warm a program up at least, as in kiln's own: a GPU that idled has low clocks.
+const WARM_UP: Duration = Duration::from_secs(1);
+
+/// How many are in flight at most.
+const IN_FLIGHT: f64 = 8.0;
 
 /// A cell and its sizes.
 #[derive(Debug)]
@@ -154,6 +160,29 @@ pub struct About {
     pub note: Option<&'static str>,
 }
 
+/// Seconds of a run.
+fn waited_for(job: &mut impl Job, run: usize) -> Result<f64> {
+    job.place(run % BATCHES)?;
+    let begin = Instant::now();
+    job.start()?;
+    job.wait()?;
+    Ok(begin.elapsed().as_secs_f64())
+}
+
+fn warm_up(job: &mut impl Job, least: usize) -> Result {
+    let one = waited_for(job, 0)?;
+    let together = (WARM_UP.as_secs_f64() / 4.0 / one).clamp(1.0, IN_FLIGHT) as usize;
+    let (begin, mut run) = (Instant::now(), 1);
+    while run < least || begin.elapsed() < WARM_UP {
+        for _ in 0..together {
+            job.start()?;
+        }
+        job.wait()?;
+        run += together;
+    }
+    Ok(())
+}
+
 /// Makes a program, runs it and prints what its runs take.
 pub fn measure<J: Job>(cell: &Cell, make: impl FnOnce() -> Result<J>, about: impl FnOnce(&mut J) -> About) -> Result {
     let begin = Instant::now();
@@ -164,15 +193,10 @@ pub fn measure<J: Job>(cell: &Cell, make: impl FnOnce() -> Result<J>, about: imp
     let first = begin.elapsed().as_secs_f64();
     let loss = job.loss()?;
     println!("{}", json!({"line": "first", "seconds": first}));
+    warm_up(&mut job, cell.runs / 3)?;
     let mut times = Vec::with_capacity(cell.runs);
-    for run in 0..cell.runs + cell.runs / 3 {
-        job.place(run % BATCHES)?;
-        let begin = Instant::now();
-        job.start()?;
-        job.wait()?;
-        if run >= cell.runs / 3 {
-            times.push(begin.elapsed().as_secs_f64() * 1e3);
-        }
+    for run in 0..cell.runs {
+        times.push(waited_for(&mut job, run)? * 1e3);
     }
     let begin = Instant::now();
     for _ in 0..cell.runs {

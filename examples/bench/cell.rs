@@ -168,10 +168,14 @@ pub fn read(path: &Path) -> Result<(Vec<Record>, usize), String> {
     Ok((lines.into_iter().flatten().collect(), broken))
 }
 
-/// Whether a run has this cell on this adapter: then it need not be run again.
-pub fn has(records: &[Record], adapter: &str, cell: &Cell) -> bool {
+/// Whether a run has this cell on this adapter: then it need not be run again, unless it failed and such are retried.
+pub fn has(records: &[Record], adapter: &str, cell: &Cell, retry_failed: bool) -> bool {
     let id = cell.to_string();
-    records.iter().any(|r| matches!(r, Record::Cell(m) if m.id == id && m.adapter == adapter))
+    let last = records.iter().rev().find_map(|r| match r {
+        Record::Cell(m) if m.id == id && m.adapter == adapter => Some(&m.outcome),
+        _ => None,
+    });
+    last.is_some_and(|outcome| !(retry_failed && matches!(outcome, Outcome::Failed(_))))
 }
 
 #[cfg(test)]
@@ -211,8 +215,23 @@ mod tests {
         std::fs::write(&path, format!("{line}\n{}", &line[..40])).unwrap();
         let (records, broken) = read(&path).unwrap();
         assert_eq!((records.len(), broken), (1, 1));
-        assert!(has(&records, "adapter", &cell("kiln/deep/full/he/infer/fused/highest")));
-        assert!(!has(&records, "another", &cell("kiln/deep/full/he/infer/fused/highest")));
-        assert!(!has(&records, "adapter", &cell("kiln/deep/full/he/train/fused/highest")));
+        assert!(has(&records, "adapter", &cell("kiln/deep/full/he/infer/fused/highest"), true));
+        assert!(!has(&records, "another", &cell("kiln/deep/full/he/infer/fused/highest"), true));
+        assert!(!has(&records, "adapter", &cell("kiln/deep/full/he/train/fused/highest"), true));
+    }
+
+    #[test]
+    fn a_failed_cell_is_run_again_where_that_is_asked_for() {
+        let id = "kiln/deep/full/he/infer/fused/highest";
+        let ran = |outcome| Record::Cell(Measurement { outcome, ..measurement(id, "one", 2.0) });
+        let slow = ran(Outcome::NotWithin { seconds: 120, what: "first run".into() });
+        let failed = ran(Outcome::Failed("killed".into()));
+        let measured = Record::Cell(measurement(id, "one", 2.0));
+        let again = |records: &[Record], retry| !has(records, "adapter", &cell(id), retry);
+        assert!(again(std::slice::from_ref(&failed), true) && !again(std::slice::from_ref(&failed), false));
+        // that it took too long is what was measured
+        assert!(!again(&[slow], true));
+        // the last attempt counts
+        assert!(!again(&[failed.clone(), measured.clone()], true) && again(&[measured, failed], true));
     }
 }

@@ -43,7 +43,7 @@ fn colour(program: Program) -> RGBColor {
 }
 
 /// The bars of a phase: PyTorch as written and its best, kiln's modes, the others; of narrower precisions the best alone.
-fn bars(rows: &[&Row]) -> Vec<Bar> {
+fn bars(rows: &[&Row], runs: usize) -> Vec<Bar> {
     let mut chosen: Vec<&Row> = Vec::new();
     for program in [Program::Pytorch, Program::Kiln, Program::Burn, Program::Meganeura] {
         for (class, _) in CLASSES {
@@ -67,6 +67,7 @@ fn bars(rows: &[&Row]) -> Vec<Bar> {
             Class::F32 => format!("{program} {}", cell.variant),
             _ => format!("{program} {}, {}", cell.variant, cell.precision),
         };
+        let label = if runs > 1 { format!("{label} ({})", row.measurement.run) } else { label };
         Some(Bar { label, program: cell.program, samples_per_s: row.samples_per_s?, mib: row.measured()?.peak_mib })
     };
     chosen.into_iter().filter_map(bar).collect()
@@ -79,7 +80,7 @@ pub fn draw(path: &Path, table: &Table, model: Model) -> Result<bool, String> {
     let weights = if has(Weights::He) { Weights::He } else { Weights::Default };
     let of_phase = |phase| -> Vec<Bar> {
         let rows = of_model.iter().copied().filter(|r| r.cell.weights == weights && r.cell.phase == phase);
-        bars(&rows.collect::<Vec<_>>())
+        bars(&rows.collect::<Vec<_>>(), table.runs.len())
     };
     let phases = [("Inference", of_phase(Phase::Infer)), ("Training", of_phase(Phase::Train))];
     let phases: Vec<_> = phases.into_iter().filter(|(_, bars)| !bars.is_empty()).collect();
@@ -185,7 +186,7 @@ mod tests {
             of("kiln/wide/full/he/infer/fused/highest", 15.0),
             of("kiln/wide/full/default/infer/fused/highest", 14.0),
         ];
-        let [table] = tables(&records).unwrap().try_into().unwrap();
+        let [table] = tables(&records, false).unwrap().try_into().unwrap();
         table
     }
 
@@ -193,7 +194,7 @@ mod tests {
     fn a_chart_shows_the_first_and_the_best() {
         let table = table();
         let rows: Vec<&Row> = table.rows.iter().filter(|r| r.cell.weights == Weights::He).collect();
-        let labels: Vec<String> = bars(&rows).into_iter().map(|b| b.label).collect();
+        let labels: Vec<String> = bars(&rows, 1).into_iter().map(|b| b.label).collect();
         let wanted = ["PyTorch eager", "PyTorch graph", "PyTorch graph, f16", "kiln recorded", "kiln fused"];
         assert_eq!(labels, wanted);
     }

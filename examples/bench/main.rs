@@ -61,7 +61,7 @@ struct Args {
     /// Full or small sizes; without it, small ones on adapters that are CPUs.
     #[arg(long, value_enum)]
     scale: Option<Scale>,
-    /// Timed runs of a cell, after a third as many that warm up.
+    /// Timed runs of a cell, after a third as many in flight that warm up, at least 1 s of them.
     #[arg(long, default_value_t = 30)]
     runs: usize,
     /// The run's name, and that of its files; without it, date and adapter.
@@ -70,6 +70,9 @@ struct Args {
     /// Goes on with a run: cells that its file has are not run again.
     #[arg(long)]
     resume: bool,
+    /// With `--resume`: runs cells again that failed; not those that took too long.
+    #[arg(long, requires = "resume")]
+    retry_failed: bool,
     /// Seconds that a cell has to compile and end its first run.
     #[arg(long, default_value_t = 120)]
     first_within: u64,
@@ -85,6 +88,9 @@ struct Args {
     /// Runs nothing: puts the tables and charts of these runs' files together, under the name that `--run` gives.
     #[arg(long, value_delimiter = ',', value_name = "FILE.jsonl")]
     table: Vec<PathBuf>,
+    /// With `--table`: of cells that several runs have, the last file's stand alone; else each run's stands, with its name.
+    #[arg(long, requires = "table")]
+    supersede: bool,
     /// Where files go.
     #[arg(long, default_value = "benches/results")]
     out: PathBuf,
@@ -103,7 +109,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let done = match args.table.as_slice() {
         [] => measure(&args),
-        runs => assemble(&args.run.clone().unwrap_or_else(|| names(runs)), runs, &args.out),
+        runs => assemble(&args.run.clone().unwrap_or_else(|| names(runs)), runs, args.supersede, &args.out),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -190,7 +196,7 @@ fn measure(args: &Args) -> Result<(), String> {
             add(file, &mut records, peak(&programs, adapter, &run)?)?;
         }
         for (n, cell) in cells.iter().enumerate() {
-            if cell::has(&records, &adapter.name, cell) {
+            if cell::has(&records, &adapter.name, cell, args.retry_failed) {
                 continue;
             }
             if args.seconds.is_some_and(|s| begin.elapsed().as_secs() >= s) {
@@ -208,7 +214,7 @@ fn measure(args: &Args) -> Result<(), String> {
     if left > 0 {
         println!("{left} cells are left; take them up with --resume --run {run}");
     }
-    assemble(&run, &[path], &args.out)
+    assemble(&run, &[path], false, &args.out)
 }
 
 /// `2026-11-30-nvidia-h200`.
@@ -312,7 +318,7 @@ fn in_words(outcome: &Outcome) -> String {
 }
 
 /// Writes NAME.json, NAME.md and NAME-ADAPTER-MODEL.svg of some runs.
-fn assemble(name: &str, runs: &[PathBuf], out: &Path) -> Result<(), String> {
+fn assemble(name: &str, runs: &[PathBuf], supersede: bool, out: &Path) -> Result<(), String> {
     let mut records = Vec::new();
     for path in runs {
         let (found, broken) = cell::read(path)?;
@@ -321,7 +327,7 @@ fn assemble(name: &str, runs: &[PathBuf], out: &Path) -> Result<(), String> {
         }
         records.extend(found);
     }
-    let tables = table::tables(&records)?;
+    let tables = table::tables(&records, supersede)?;
     let mut charts = Vec::new();
     for (i, table) in tables.iter().enumerate() {
         for model in [Model::Gptlite, Model::Deep, Model::Wide] {

@@ -1,6 +1,6 @@
 //! In: tables; out: a page of Markdown. Knows nothing of how they were measured.
 
-use crate::cell::{Class, Outcome, Program};
+use crate::cell::{Cell, Class, Outcome, Program};
 use crate::sizes::{Model, Phase, Scale, Sizes};
 use crate::table::{CLASSES, Peak, Row, Table, fastest};
 use std::collections::BTreeSet;
@@ -26,13 +26,16 @@ pub fn page(title: &str, tables: &[Table], charts: &[(String, Model, String)], c
 
 const HEAD: &str = "\
 Medians of runs that each wait for the one before, by the host's clock from the call that starts a run to its end, with the
-time that 95 % of them keep; *in flight* is per run of many that do not wait; *device* is by the device's clock (kiln:
-first kernel's begin to last one's end with timestamps, PyTorch: CUDA events). All programs start from the same weights.
-A ratio is the median of the best PyTorch variant of that cell in the same run by the cell's own: above 1 the cell is
-faster. The floor is the model's FLOPs at the adapter's measured rate of f32 multiply-adds, or its weights at the measured
-rate of a copy, whichever is more; *roofline* is the floor by the median. Memory is what kiln's plan says and PyTorch's
-`max_memory_allocated`. Precisions that are compared with each other: `highest` and f32 with TF32 off; `high` and TF32;
-`medium`, f16 storage and PyTorch's f16 (inference with weights in f16, training by autocast).
+time that 95 % of them keep, after others in flight that warm up, a third as many and at least 1 s of them; *in flight* is
+per run of many that do not wait; *device* is by the device's clock (kiln: first kernel's begin to last one's end with
+timestamps, PyTorch: CUDA events). All programs start from the same weights. A ratio is the median of the best PyTorch
+variant of that cell in the same run by the cell's own: above 1 the cell is faster. The floor is the model's FLOPs at the
+adapter's measured rate of f32 multiply-adds, or its weights at the measured rate of a copy, whichever is more; *roofline*
+is the floor by the median. Inputs are random and take turns; they are where a run reads them on the device when its time
+begins, but for tokens and classes, at most 16 KiB, which kiln uploads in the run; outputs stay on the device, but for a
+step's loss, which kiln reads back. Memory is what kiln's plan says and PyTorch's `max_memory_allocated`. Precisions that
+are compared with each other: `highest` and f32 with TF32 off; `high` and TF32; `medium`, f16 storage and PyTorch's f16
+(inference with weights in f16, training by autocast).
 ";
 
 fn adapter(out: &mut String, table: &Table, charts: &[(String, Model, String)]) {
@@ -45,6 +48,7 @@ fn adapter(out: &mut String, table: &Table, charts: &[(String, Model, String)]) 
     let _ =
         writeln!(out, "; {}. Runs: {}.", programs.into_iter().collect::<Vec<_>>().join(", "), table.runs.join(", "));
     summary(out, table);
+    tuned(out, table);
     let mut seen = Vec::new();
     for row in &table.rows {
         let part = (row.cell.model, row.cell.phase);
@@ -79,7 +83,9 @@ fn summary(out: &mut String, table: &Table) {
     let programs: BTreeSet<Program> = table.rows.iter().map(|r| r.cell.program).collect();
     let others: Vec<Program> =
         [Program::Burn, Program::Meganeura].into_iter().filter(|p| programs.contains(p)).collect();
-    out.push_str("\nThe best of each, ms (variant):\n\n| model | | weights | precision | floor | kiln |");
+    let runs = table.runs.len() > 1;
+    let run = if runs { " run |" } else { "" };
+    let _ = write!(out, "\nThe best of each, ms (variant):\n\n| model | | weights | precision |{run} floor | kiln |");
     if programs.contains(&Program::Pytorch) {
         out.push_str(" PyTorch | PyTorch / kiln |");
     }
@@ -90,7 +96,9 @@ fn summary(out: &mut String, table: &Table) {
     let _ = writeln!(out, "\n|{}", " --- |".repeat(columns));
     let mut groups: Vec<(&Row, Vec<&Row>)> = Vec::new();
     for row in &table.rows {
-        match groups.iter_mut().find(|(first, _)| first.cell.compares(&row.cell)) {
+        // a machine is not the same every day
+        let same = |first: &Row| first.cell.compares(&row.cell) && first.measurement.run == row.measurement.run;
+        match groups.iter_mut().find(|(first, _)| same(first)) {
             Some((_, rows)) => rows.push(row),
             None => groups.push((row, vec![row])),
         }
@@ -101,7 +109,9 @@ fn summary(out: &mut String, table: &Table) {
         let class = CLASSES.iter().find(|(c, _)| *c == cell.class()).map_or("", |(_, name)| name);
         let floor = (cell.class() == Class::F32).then_some(first.floor_ms).flatten();
         let kiln = of(Program::Kiln);
-        let _ = write!(out, "| {} | {} | {} | {class} | {} |", cell.model, cell.phase, cell.weights, number(floor));
+        let run = if runs { format!(" {} |", first.measurement.run) } else { String::new() };
+        let _ =
+            write!(out, "| {} | {} | {} | {class} |{run} {} |", cell.model, cell.phase, cell.weights, number(floor));
         let best = |found: Option<(&Row, &crate::line::Measured)>| {
             found.map_or("–".into(), |(r, m)| format!("{} ({})", number(Some(m.ms)), r.cell.variant))
         };
@@ -109,26 +119,51 @@ fn summary(out: &mut String, table: &Table) {
         let with_pytorch = programs.contains(&Program::Pytorch).then_some(Program::Pytorch);
         for program in with_pytorch.into_iter().chain(others.iter().copied()) {
             let other = of(program);
-            // of the same run, as a machine is not the same every day
-            let same = kiln.zip(other).filter(|((a, _), (b, _))| a.measurement.run == b.measurement.run);
-            let ratio = same.map(|((_, k), (_, o))| o.ms / k.ms);
+            let ratio = kiln.zip(other).map(|((_, k), (_, o))| o.ms / k.ms);
             let _ = write!(out, " {} | {} |", best(other), number(ratio));
         }
         out.push('\n');
     }
 }
 
+/// What tuning gains: kiln fused by its models of kernels' times beside fused by measured ones, of the same run.
+fn tuned(out: &mut String, table: &Table) {
+    let of = |mode: &'static str| {
+        let cells = table.rows.iter().filter(move |r| r.cell.program == Program::Kiln && r.cell.variant == mode);
+        cells.filter_map(|r| Some((r, r.measured()?.ms)))
+    };
+    let mut lines = String::new();
+    for (row, default) in of("fused") {
+        let same = |other: &Row| {
+            row.cell == Cell { variant: row.cell.variant.clone(), ..other.cell.clone() }
+                && row.measurement.run == other.measurement.run
+        };
+        let Some((_, tuned)) = of("tuned").find(|(other, _)| same(other)) else { continue };
+        let Cell { model, phase, weights, precision, .. } = &row.cell;
+        let (ratio, default, tuned) = (number(Some(default / tuned)), number(Some(default)), number(Some(tuned)));
+        let _ = writeln!(lines, "| {model} | {phase} | {weights} | {precision} | {default} | {tuned} | {ratio} |");
+    }
+    if !lines.is_empty() {
+        out.push_str("\nWhat tuning gains, ms:\n\n| model | | weights | precision | fused | tuned | fused / tuned |\n");
+        let _ = write!(out, "|{}\n{lines}", " --- |".repeat(7));
+    }
+}
+
 fn detail(out: &mut String, table: &Table, (model, phase): (Model, Phase)) {
     let what = if phase == Phase::Infer { "Inference" } else { "Training" };
     let _ = writeln!(out, "\n{what}, {model}:\n");
-    out.push_str(
-        "| weights | precision | program | variant | ms (95 %) | in flight | device | samples/s | FLOP/s | roofline | \
-         MiB | submits | dispatches | first run s | best PyTorch / this |\n",
+    let runs = table.runs.len() > 1;
+    let _ = writeln!(
+        out,
+        "| weights | precision | program | variant |{} ms (95 %) | in flight | device | samples/s | FLOP/s | roofline | \
+         MiB | submits | dispatches | first run s | best PyTorch / this |",
+        if runs { " run |" } else { "" }
     );
-    let _ = writeln!(out, "|{}", " --- |".repeat(15));
+    let _ = writeln!(out, "|{}", " --- |".repeat(15 + usize::from(runs)));
     for row in table.rows.iter().filter(|r| (r.cell.model, r.cell.phase) == (model, phase)) {
         let c = &row.cell;
-        let _ = write!(out, "| {} | {} | {} | {} |", c.weights, c.precision, c.program, c.variant);
+        let run = if runs { format!(" {} |", row.measurement.run) } else { String::new() };
+        let _ = write!(out, "| {} | {} | {} | {} |{run}", c.weights, c.precision, c.program, c.variant);
         let m = match &row.measurement.outcome {
             Outcome::Measured(m) => m,
             Outcome::NotWithin { seconds, what } => {
@@ -160,7 +195,7 @@ fn detail(out: &mut String, table: &Table, (model, phase): (Model, Phase)) {
             number(Some(m.first_run_s)),
         );
         if let Some(note) = &m.note {
-            let _ = writeln!(out, "| | | | | {note} |{}", " |".repeat(10));
+            let _ = writeln!(out, "| | | | |{} {note} |{}", if runs { " |" } else { "" }, " |".repeat(10));
         }
     }
 }
@@ -179,7 +214,8 @@ fn across(out: &mut String, tables: &[Table]) {
     for id in ids {
         let _ = write!(out, "| {} |", id.trim_start_matches("kiln/"));
         for table in tables {
-            let row = table.rows.iter().find(|r| r.measurement.id == id);
+            // the last run's
+            let row = table.rows.iter().rfind(|r| r.measurement.id == id);
             let shown = row.and_then(|r| Some((r.measured()?.ms, r.roofline?)));
             let text =
                 shown.map_or("–".into(), |(ms, share)| format!("{} ({:.0} %)", number(Some(ms)), 100.0 * share));
@@ -245,15 +281,32 @@ mod tests {
             }),
             of("meganeura/wide/full/he/infer/session/f32", "two", 64.0),
         ];
-        let page = page("Title", &tables(&records).unwrap(), &[], &["cargo xtask bench".into()]);
+        let page = page("Title", &tables(&records, false).unwrap(), &[], &["cargo xtask bench".into()]);
         for line in [
             "Driver driver; program 1. Runs: one, two.",
-            "| wide | infer | he | f32 |  | 32.0 (fused) | 16.0 (graph) | 0.500 | 64.0 (session) |  |",
-            "| he | highest | kiln | fused | 32.0 (33.0) | 32.0 |  | 64000 | 25.8 T |  | 10 | 1 | 3 | 0.500 | 0.500 (graph) |",
-            "| he | f32 | pytorch | max-autotune | first run not within 120 s | | | | | | | | | | |",
+            "| wide | infer | he | f32 | one |  | 32.0 (fused) | 16.0 (graph) | 0.500 | – |  |",
+            "| wide | infer | he | f32 | two |  | – | – |  | 64.0 (session) |  |",
+            "| he | highest | kiln | fused | one | 32.0 (33.0) | 32.0 |  | 64000 | 25.8 T |  | 10 | 1 | 3 | 0.500 | 0.500 (graph) |",
+            "| he | f32 | pytorch | max-autotune | one | first run not within 120 s | | | | | | | | | | |",
         ] {
             assert!(page.lines().any(|l| l == line), "{line}\n\n{page}");
         }
+    }
+
+    #[test]
+    fn fused_stands_beside_tuned_of_the_same_run() {
+        let of = |id: &str, run: &str, ms| Record::Cell(measurement(id, run, ms));
+        let records = [
+            of("kiln/wide/full/he/infer/fused/highest", "one", 22.0),
+            of("kiln/wide/full/he/infer/tuned/highest", "one", 20.0),
+            of("kiln/wide/full/he/train/fused/highest", "one", 60.0),
+            of("kiln/wide/full/he/train/tuned/highest", "two", 50.0),
+            of("kiln/deep/full/he/infer/fused/high", "one", 9.0),
+        ];
+        let page = page("Title", &tables(&records, false).unwrap(), &[], &[]);
+        let lines: Vec<&str> = page.lines().skip_while(|l| !l.starts_with("What tuning")).skip(4).collect();
+        assert_eq!(lines[0], "| wide | infer | he | highest | 22.0 | 20.0 | 1.10 |", "{page}");
+        assert_eq!(lines[1], "", "{page}");
     }
 
     #[test]
@@ -261,7 +314,7 @@ mod tests {
         let id = "kiln/deep/full/he/infer/fused/highest";
         let on =
             |adapter: &str, ms| Record::Cell(Measurement { adapter: adapter.into(), ..measurement(id, "one", ms) });
-        let page = page("Title", &tables(&[on("fast", 2.0), on("slow", 4.0)]).unwrap(), &[], &[]);
+        let page = page("Title", &tables(&[on("fast", 2.0), on("slow", 4.0)], false).unwrap(), &[], &[]);
         assert!(page.contains("| cell | fast | slow |"), "{page}");
     }
 }

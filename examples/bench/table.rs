@@ -63,12 +63,13 @@ impl Row {
     }
 }
 
-/// A table an adapter, in the order in which adapters come. Where runs share a cell, the later run's stands.
-pub fn tables(records: &[Record]) -> Result<Vec<Table>, String> {
+/// A table an adapter, in the order in which adapters come. Of a cell that one run has several times the last one stands;
+/// of one that several runs have, each run's, or with `supersede` the last run's alone.
+pub fn tables(records: &[Record], supersede: bool) -> Result<Vec<Table>, String> {
     let mut tables: Vec<Table> = Vec::new();
     let mut peaks: BTreeMap<(&str, &str), Peak> = BTreeMap::new();
-    let mut latest: BTreeMap<(&str, &str), &Measurement> = BTreeMap::new();
-    for record in records {
+    let mut latest: BTreeMap<(&str, &str, &str), (usize, &Measurement)> = BTreeMap::new();
+    for (place, record) in records.iter().enumerate() {
         let (adapter, driver) = match record {
             Record::Run { .. } => continue,
             Record::Peak { adapter, driver, .. } => (adapter, driver),
@@ -86,15 +87,18 @@ pub fn tables(records: &[Record]) -> Result<Vec<Table>, String> {
                 peaks.insert((adapter, run), peak);
                 tables[at].peak = Some(peak);
             }
-            Record::Cell(m) => drop(latest.insert((adapter, &m.id), m)),
+            Record::Cell(m) => drop(latest.insert((adapter, &m.id, &m.run), (place, m))),
         }
     }
     for table in &mut tables {
-        let of_adapter = latest.iter().filter(|((adapter, _), _)| **adapter == *table.adapter);
-        let mut cells = of_adapter.map(|(_, m)| Ok((m.id.parse::<Cell>()?, *m))).collect::<Result<Vec<_>, String>>()?;
-        cells.sort_by(|(a, _), (b, _)| order(a).cmp(&order(b)));
-        table.rows = cells.iter().map(|(c, m)| row(c, m, &cells, peaks.get(&(&table.adapter, &m.run)))).collect();
-        let mut runs: Vec<String> = cells.iter().map(|(_, m)| m.run.clone()).collect();
+        let of_adapter = latest.iter().filter(|((adapter, ..), _)| **adapter == *table.adapter);
+        let all = of_adapter.map(|(_, (place, m))| Ok((m.id.parse::<Cell>()?, *m, *place)));
+        let mut all = all.collect::<Result<Vec<_>, String>>()?;
+        all.sort_by(|(a, _, at), (b, _, bt)| order(a).cmp(&order(b)).then(at.cmp(bt)));
+        let last = |(c, _, at): &&(Cell, &Measurement, usize)| all.iter().all(|(d, _, bt)| c != d || bt <= at);
+        let shown = all.iter().filter(|cell| !supersede || last(cell));
+        table.rows = shown.map(|(c, m, _)| row(c, m, &all, peaks.get(&(&table.adapter, &m.run)))).collect();
+        let mut runs: Vec<String> = table.rows.iter().map(|r| r.measurement.run.clone()).collect();
         runs.sort();
         runs.dedup();
         table.runs = runs;
@@ -110,7 +114,7 @@ fn order(cell: &Cell) -> impl Ord {
     )
 }
 
-fn row(cell: &Cell, m: &Measurement, all: &[(Cell, &Measurement)], peak: Option<&Peak>) -> Row {
+fn row(cell: &Cell, m: &Measurement, all: &[(Cell, &Measurement, usize)], peak: Option<&Peak>) -> Row {
     let sizes = Sizes::of(cell.model, cell.scale);
     let flops = sizes.flops(cell.phase);
     let mut row = Row {
@@ -134,9 +138,9 @@ fn row(cell: &Cell, m: &Measurement, all: &[(Cell, &Measurement)], peak: Option<
 }
 
 /// The fastest PyTorch variant that is compared with a cell, of the same run.
-fn best<'a>(cell: &Cell, m: &Measurement, all: &'a [(Cell, &Measurement)]) -> Option<(&'a Cell, f64)> {
-    let same = all.iter().filter(|(c, o)| c.program == Program::Pytorch && o.run == m.run && c.compares(cell));
-    let times = same.filter_map(|(c, o)| match &o.outcome {
+fn best<'a>(cell: &Cell, m: &Measurement, all: &'a [(Cell, &Measurement, usize)]) -> Option<(&'a Cell, f64)> {
+    let same = all.iter().filter(|(c, o, _)| c.program == Program::Pytorch && o.run == m.run && c.compares(cell));
+    let times = same.filter_map(|(c, o, _)| match &o.outcome {
         Outcome::Measured(measured) => Some((c, measured.ms)),
         _ => None,
     });
@@ -183,7 +187,7 @@ mod tests {
             Record::Cell(measurement("kiln/wide/full/he/infer/recorded/highest", "two", 4.0)),
             Record::Cell(measurement("kiln/wide/full/default/infer/fused/highest", "two", 4.0)),
         ];
-        let [table] = tables(&records).unwrap().try_into().unwrap();
+        let [table] = tables(&records, false).unwrap().try_into().unwrap();
         assert_eq!(table.runs, ["one", "two"]);
         assert_eq!(ratio(&table, "kiln/wide/full/he/infer/fused/highest"), Some(("graph".into(), 0.5)));
         assert_eq!(ratio(&table, "kiln/wide/full/he/infer/fused/high"), Some(("graph".into(), 0.25)));
@@ -193,13 +197,44 @@ mod tests {
     }
 
     #[test]
-    fn a_later_run_s_cell_stands() {
-        let id = "kiln/deep/full/he/infer/fused/highest";
-        let records = [Record::Cell(measurement(id, "one", 9.0)), Record::Cell(measurement(id, "two", 7.0))];
-        let [table] = tables(&records).unwrap().try_into().unwrap();
-        assert_eq!(table.rows.len(), 1);
-        assert_eq!(table.rows[0].measured().unwrap().ms, 7.0);
-        assert_eq!(table.runs, ["two"]);
+    fn a_later_run_s_cell_stands_alone_where_that_is_asked_for() {
+        let (kiln, pytorch) = ("kiln/deep/full/he/infer/fused/highest", "pytorch/deep/full/he/infer/graph/f32");
+        let records = [
+            Record::Cell(measurement(pytorch, "one", 18.0)),
+            Record::Cell(measurement(kiln, "one", 10.0)),
+            // it was run again
+            Record::Cell(measurement(kiln, "one", 9.0)),
+            Record::Cell(measurement(pytorch, "two", 14.0)),
+            Record::Cell(measurement(kiln, "two", 7.0)),
+            Record::Cell(measurement(kiln, "three", 6.0)),
+        ];
+        let rows = |supersede| {
+            let [table] = tables(&records, supersede).unwrap().try_into().unwrap();
+            let row =
+                |r: &Row| (r.measurement.run.clone(), r.measured().unwrap().ms, r.pytorch.as_ref().map(|b| b.ratio));
+            let of = |id: &str| table.rows.iter().filter(|r| r.measurement.id == id).map(row).collect::<Vec<_>>();
+            (of(kiln), of(pytorch), table.runs)
+        };
+        let of = |run: &str, ms, ratio| (run.to_owned(), ms, ratio);
+        let (ours, theirs, runs) = rows(false);
+        assert_eq!(ours, [of("one", 9.0, Some(2.0)), of("two", 7.0, Some(2.0)), of("three", 6.0, None)]);
+        assert_eq!(theirs, [of("one", 18.0, Some(1.0)), of("two", 14.0, Some(1.0))]);
+        assert_eq!(runs, ["one", "three", "two"]);
+        let (ours, theirs, runs) = rows(true);
+        assert_eq!((ours, theirs), (vec![of("three", 6.0, None)], vec![of("two", 14.0, Some(1.0))]));
+        assert_eq!(runs, ["three", "two"]);
+    }
+
+    #[test]
+    fn a_ratio_stays_to_its_own_run_where_pytorch_s_cell_is_superseded() {
+        let (kiln, pytorch) = ("kiln/deep/full/he/infer/fused/highest", "pytorch/deep/full/he/infer/graph/f32");
+        let records = [
+            Record::Cell(measurement(pytorch, "one", 18.0)),
+            Record::Cell(measurement(kiln, "one", 9.0)),
+            Record::Cell(measurement(pytorch, "two", 9.0)),
+        ];
+        let [table] = tables(&records, true).unwrap().try_into().unwrap();
+        assert_eq!(ratio(&table, kiln), Some(("graph".into(), 2.0)));
     }
 
     #[test]
@@ -210,7 +245,7 @@ mod tests {
             Record::Cell(Measurement { outcome: ended, ..measurement(slow, "one", 0.0) }),
             Record::Cell(measurement("kiln/deep/full/he/infer/fused/highest", "one", 7.0)),
         ];
-        let [table] = tables(&records).unwrap().try_into().unwrap();
+        let [table] = tables(&records, false).unwrap().try_into().unwrap();
         assert!(table.rows.iter().all(|r| r.pytorch.is_none() && r.roofline.is_none()));
     }
 
@@ -221,7 +256,7 @@ mod tests {
             Record::Cell(measurement("kiln/wide/full/he/infer/fused/highest", "one", 20.0)),
             Record::Cell(measurement("kiln/wide/full/he/infer/fused/f16", "one", 20.0)),
         ];
-        let [table] = tables(&records).unwrap().try_into().unwrap();
+        let [table] = tables(&records, false).unwrap().try_into().unwrap();
         let row = &table.rows[0];
         // 2 · 2048 · 8192² · 3 FLOPs at 50 TFLOP/s
         assert!((row.floor_ms.unwrap() - 16.49).abs() < 0.01, "{:?}", row.floor_ms);

@@ -74,7 +74,7 @@ fn a_run_is_resumed_and_put_together() {
         cell("kiln", 2.0)
     );
     script("seed_models", &ours);
-    script("kiln-peer-meganeura", &format!("#!/bin/sh\necho '{}'\n", cell("meganeura", 8.0)));
+    script("kiln-peer-meganeura", "#!/bin/sh\necho 'no memory' >&2\nexit 1\n");
     let Ok(adapters) = crate::adapters("best") else { return println!("skipped: no adapter") };
     let args = |more: &[&str]| {
         let (out, parameters) = (at("out"), at("weights"));
@@ -92,12 +92,23 @@ fn a_run_is_resumed_and_put_together() {
     assert!(error.ends_with("is there; go on with --resume, or name another with --run"), "{error}");
     measure(&args(&["--resume", "--seconds", "0"])).unwrap();
     assert_eq!(cells(), 1, "no time was given");
-    measure(&args(&["--resume"])).unwrap();
+    let failing = ["--resume", "--only", "meganeura/*/*/*/infer/session/f32"];
+    measure(&args(&failing)).unwrap();
+    assert_eq!(cells(), 2);
+    let page = || std::fs::read_to_string(folder.path().join("out/r.md")).unwrap();
+    assert!(page().contains("| failed: no memory |"), "{}", page());
+    script("kiln-peer-meganeura", &format!("#!/bin/sh\necho '{}'\n", cell("meganeura", 8.0)));
+    measure(&args(&failing)).unwrap();
+    assert_eq!(cells(), 2, "a failure stands");
+    measure(&args(&[&failing[..], &["--retry-failed"]].concat())).unwrap();
+    assert_eq!(cells(), 3);
+    measure(&args(&["--resume", "--retry-failed"])).unwrap();
     let others = if adapters[0].cpu { 1 } else { 2 };
-    assert_eq!(cells(), 2 * (2 + others));
+    assert_eq!(cells(), 2 * (2 + others) + 1);
     measure(&args(&["--resume"])).unwrap();
-    assert_eq!(cells(), 2 * (2 + others), "nothing was left to run");
-    let page = std::fs::read_to_string(folder.path().join("out/r.md")).unwrap();
+    assert_eq!(cells(), 2 * (2 + others) + 1, "nothing was left to run");
+    let page = page();
+    assert!(!page.contains("failed"), "{page}");
     let summary = format!("| deep | infer | he | f32 | {} | 2.00 (recorded) | 8.00 (session) | 4.00 |", floor());
     assert!(page.lines().any(|l| l == summary), "{summary}\n{page}");
     assert!(folder.path().join("out/r-deep.svg").is_file());

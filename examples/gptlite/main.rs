@@ -190,7 +190,7 @@ fn build(
     let mut options = CompileOptions { profiling: Profiling::Exact, ..CompileOptions::mode(mode) };
     if tune {
         let compiled = compile(&graph(&file.config)?, session.caps(), &options)?;
-        options = tuning::tuned(session, &compiled, options, None)?;
+        options = tuning::tuned(session, &compiled, options, None)?.0;
     }
     Generator::new(session, &file.config, vocabulary, &loaded, &options)
 }

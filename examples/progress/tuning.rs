@@ -9,13 +9,13 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
-/// Tunes and prints the report.
+/// Tunes and prints the report, which it gives too.
 pub fn tuned(
     session: &Session,
     compiled: &Compiled,
     options: CompileOptions,
     log: Option<&Path>,
-) -> Result<CompileOptions, Box<dyn Error>> {
+) -> Result<(CompileOptions, TuneReport), Box<dyn Error>> {
     let style = ProgressStyle::with_template("tuning {bar:24} {pos}/{len}, {elapsed} {wide_msg}")?;
     let bar = ProgressBar::new(0).with_style(style);
     bar.enable_steady_tick(Duration::from_millis(500));
@@ -29,7 +29,7 @@ pub fn tuned(
     if let Some(path) = log {
         std::fs::write(path, times(&tuning.report)?).map_err(|e| format!("{}: {e}", path.display()))?;
     }
-    Ok(CompileOptions { choices: tuning.choices, ..options })
+    Ok((CompileOptions { choices: tuning.choices, ..options }, tuning.report))
 }
 
 /// The time of each candidate, one a line: microseconds, how often it runs, the candidate and the problem.

@@ -23,7 +23,7 @@ pub struct Measured {
     pub driver: String,
     /// Name and version of what ran.
     pub program: String,
-    /// Timed runs, after those that warm up.
+    /// Timed runs, after those that warm up: a third as many in flight, at least 1 s of them.
     pub runs: usize,
     /// Median by the host's clock from the call that starts a run to its end, milliseconds.
     pub ms: f64,

@@ -55,7 +55,7 @@ struct Args {
     /// In what is computed: all in f32, or with weights and activations in f16 (in training: activations).
     #[arg(long, value_enum, default_value_t = PrecisionArg::Highest)]
     precision: PrecisionArg,
-    /// Timed runs, after a third as many that warm up; with 0 only the first run is timed.
+    /// Timed runs, after a third as many in flight that warm up, at least 1 s of them; with 0 only the first run is timed.
     #[arg(long, default_value_t = 30)]
     runs: usize,
     /// The seed's sizes, or a fraction of them for a CPU.
@@ -192,6 +192,8 @@ struct Row {
     first_run_s: f64,
     /// What it took to tune, ahead of the first run.
     tuning_s: Option<f64>,
+    /// How many times as long as the fastest ones the launches take that kernels' models choose, where both were timed.
+    tuning_ratio: Option<f64>,
     /// Of the output.
     relative_error: Option<f64>,
     /// Of the first training step.
@@ -212,7 +214,8 @@ fn main() -> ExitCode {
 
 /// The largest errors that `--verify` accepts.
 struct Tolerances {
-    /// Of an output. Rounding grows with the square root of the depth: 2048 layers give about 2e-5 in f32.
+    /// Of an output. Rounding grows with the square root of the depth: 2048 layers give about 2e-5 in f32. What matrix
+    /// units cut off grows with the depth itself, 2e-7 a layer at high.
     output: f64,
     /// Of a gradient.
     gradient: f64,
@@ -220,11 +223,12 @@ struct Tolerances {
     side: f64,
 }
 
-fn tolerances(precision: MatmulPrecision) -> Tolerances {
+fn tolerances(precision: PrecisionArg) -> Tolerances {
     match precision {
-        MatmulPrecision::Highest => Tolerances { output: 5e-5, gradient: 1e-4, side: 1e-4 },
-        MatmulPrecision::High => Tolerances { output: 1e-4, gradient: 2e-4, side: 2e-4 },
-        MatmulPrecision::Medium => Tolerances { output: 2e-2, gradient: 5e-2, side: 5e-2 },
+        PrecisionArg::Highest => Tolerances { output: 5e-5, gradient: 1e-4, side: 1e-4 },
+        PrecisionArg::High => Tolerances { output: 1e-3, gradient: 2e-3, side: 2e-4 },
+        PrecisionArg::Medium => Tolerances { output: 2e-2, gradient: 5e-2, side: 5e-2 },
+        PrecisionArg::F16 => Tolerances { output: 1.5e-1, gradient: 3e-1, side: 1.5e-1 },
     }
 }
 
@@ -280,7 +284,7 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         }
     }
     write_json(args, &rows)?;
-    let most = tolerances(args.precision.into()).output;
+    let most = tolerances(args.precision).output;
     match rows.iter().filter_map(|row| row.relative_error).any(|e| e.is_nan() || e > most) {
         true => Err(format!("an output differs from the reference by more than {most:e}").into()),
         false => Ok(()),
@@ -358,8 +362,14 @@ fn work(args: &Args, model: Model) -> Result<Work, Box<dyn Error>> {
 struct Plan {
     options: CompileOptions,
     train: TrainOptions,
-    /// Seconds that tuning took.
-    tuning_s: Option<f64>,
+    tuning: Option<Tuned>,
+}
+
+/// What tuning took and found.
+struct Tuned {
+    seconds: f64,
+    /// Of the launches that kernels' models choose, to the fastest; `None` if nothing was timed.
+    ratio: Option<f64>,
 }
 
 /// Tunes it first, if the mode says so.
@@ -374,18 +384,22 @@ fn plan(args: &Args, session: &Session, model: Model, work: &Work, mode: ModeArg
             PrecisionArg::Highest | PrecisionArg::High | PrecisionArg::Medium => Precision::F32,
             PrecisionArg::F16 => Precision::F16(LossScaling::default()),
         },
+        // the deep model's activations outgrow f16 within a few steps
+        skip_non_finite: args.precision == PrecisionArg::F16,
         ..TrainOptions::default()
     };
     if mode != ModeArg::Tuned {
-        return Ok(Plan { options, train, tuning_s: None });
+        return Ok(Plan { options, train, tuning: None });
     }
     let (caps, begin) = (session.caps(), Instant::now());
     let compiled = match args.phase {
         Phase::Infer => compile(&work.graph, caps, &options)?,
         Phase::Train => compile_training(&work.graph, &train, caps, &options)?,
     };
-    let options = tuning::tuned(session, &compiled, options, args.tune_log.as_deref())?;
-    Ok(Plan { options, train, tuning_s: Some(begin.elapsed().as_secs_f64()) })
+    let (options, report) = tuning::tuned(session, &compiled, options, args.tune_log.as_deref())?;
+    let (default, best) = report.totals();
+    let ratio = (!best.is_zero()).then(|| default.as_secs_f64() / best.as_secs_f64());
+    Ok(Plan { options, train, tuning: Some(Tuned { seconds: begin.elapsed().as_secs_f64(), ratio }) })
 }
 
 impl Plan {
@@ -420,7 +434,7 @@ struct Gradient {
 /// Prints how far each gradient is.
 fn verify_gradients(args: &Args, session: &Session) -> Result<(), Box<dyn Error>> {
     println!("{:<8} {:<8} {:<9} {:<54} error", "model", "init", "mode", "gradient of");
-    let most = tolerances(args.precision.into());
+    let most = tolerances(args.precision);
     let mut rows = Vec::new();
     for model in &args.model {
         for (name, kind) in [("default", Init::Default), ("he", Init::He)] {
@@ -534,7 +548,8 @@ fn row(
         tflops,
         share_of_measured_peak: peak.map(|p| tflops * 1e12 / p.flops),
         first_run_s,
-        tuning_s: plan.tuning_s,
+        tuning_s: plan.tuning.as_ref().map(|t| t.seconds),
+        tuning_ratio: plan.tuning.and_then(|t| t.ratio),
         relative_error,
         loss,
         checkpoint: args.checkpoint.filter(|_| args.phase == Phase::Train && model == Model::Deep),
@@ -558,7 +573,12 @@ fn measured(r: &Row) -> Measured {
         submits: Some(r.submits),
         dispatches: Some(r.dispatches as u64),
         loss: r.loss.map(f64::from),
-        note: r.tuning_s.map(|s| format!("tuned in {s:.1} s ahead of the first run")),
+        note: r.tuning_s.map(|seconds| {
+            let ratio = r.tuning_ratio.map_or(String::new(), |ratio| {
+                format!("; one by one the default's launches take {ratio:.2} times as long as these")
+            });
+            format!("tuned in {seconds:.1} s ahead of the first run{ratio}")
+        }),
     }
 }
 

@@ -1,21 +1,25 @@
 //! In: a program or a trainer with what a run is given; out: what a run takes. Knows nothing of models.
 
-use crate::models::{Batch, FENCE, Work};
+use crate::models::{Batch, Work};
 use kiln::gpu::Profiling;
 use kiln::graph::{DROPOUT_COUNTER, DType, TensorType};
-use kiln::session::{CompileOptions, Outputs, Program, Run, Session};
+use kiln::session::{CompileOptions, DeviceTensor, Outputs, Program, Run, Session};
 use kiln::tensor::Tensor;
 use kiln::trace::{Frame, Trace};
 use kiln::train::{SCALARS, TrainOptions};
 use kiln::trainer::{Steps, Trainer};
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A compiled model, ready to be timed.
 pub struct Job {
     kind: Kind,
     batches: Vec<Batch>,
+    /// What each batch keeps on the device.
+    resident: Vec<Vec<(&'static str, DeviceTensor)>>,
+    /// Reading it waits for what was copied before.
+    fence: DeviceTensor,
 }
 
 enum Kind {
@@ -30,8 +34,8 @@ enum InFlight<'a> {
 
 /// What a run takes.
 pub struct Times {
-    /// From the call that submits a run to its end, milliseconds, ascending. Each waits for the one before, and what a
-    /// batch keeps on the device is there before.
+    /// From the call that submits a run to its end, milliseconds, ascending. Each waits for the one before, and what its
+    /// batch keeps on the device is where it reads it.
     pub walls_ms: Vec<f64>,
     /// Per run of several in flight, milliseconds.
     pub pipelined_ms: f64,
@@ -69,7 +73,11 @@ pub struct Cost {
 /// The ways of timing whose cost is measured, none first.
 pub const TIMED: [Option<Profiling>; 3] = [None, Some(Profiling::Light), Some(Profiling::Exact)];
 
-/// Runs in flight at once while the cost of timestamps is measured.
+/// How long a model is run before it is timed, at least, with runs in flight: a GPU that idled while weights were drawn has
+/// low clocks, and keeps them for seconds if each run is waited for.
+const WARM_UP: Duration = Duration::from_secs(1);
+
+/// Runs in flight at once while a model warms up or the cost of timestamps is measured.
 const IN_FLIGHT: usize = 8;
 
 impl Job {
@@ -80,7 +88,7 @@ impl Job {
         params: &BTreeMap<String, Tensor>,
         options: &CompileOptions,
     ) -> Result<Job, Box<dyn Error>> {
-        Job::new(Kind::Infer(Box::new(session.compile(&work.graph, params, options)?)), work.batches)
+        Job::new(session, Kind::Infer(Box::new(session.compile(&work.graph, params, options)?)), work.batches)
     }
 
     /// Training steps.
@@ -91,24 +99,27 @@ impl Job {
         train: &TrainOptions,
         options: &CompileOptions,
     ) -> Result<Job, Box<dyn Error>> {
-        Job::new(Kind::Train(Box::new(session.trainer(&work.graph, params, train, options)?)), work.batches)
+        let trainer = session.trainer(&work.graph, params, train, options)?;
+        Job::new(session, Kind::Train(Box::new(trainer)), work.batches)
     }
 
-    fn new(kind: Kind, batches: Vec<Batch>) -> Result<Job, Box<dyn Error>> {
-        let job = Job { kind, batches };
+    fn new(session: &Session, kind: Kind, batches: Vec<Batch>) -> Result<Job, Box<dyn Error>> {
+        let upload = |batch: &Batch| {
+            let tensors = batch.resident.iter().map(|(name, value)| Ok((*name, session.upload(value)?)));
+            tensors.collect::<Result<Vec<_>, kiln::Error>>()
+        };
+        let resident = batches.iter().map(upload).collect::<Result<_, _>>()?;
+        let job = Job { kind, batches, resident, fence: session.upload(&Tensor::i32([1], &[0]))? };
         job.place(0)?;
         Ok(job)
     }
 
-    /// Puts on the device what a batch keeps there, and waits until it is.
+    /// Copies what a batch keeps on the device to where runs read it, and waits until it is there.
     fn place(&self, run: usize) -> Result<(), Box<dyn Error>> {
-        let resident = &self.batch(run).resident;
-        for (name, value) in resident {
-            self.program().write_state(name, value)?;
+        for (name, value) in &self.resident[run % self.resident.len()] {
+            self.program().copy_state(name, value)?;
         }
-        if !resident.is_empty() {
-            self.program().read_state(FENCE)?;
-        }
+        self.fence.read()?;
         Ok(())
     }
 
@@ -149,25 +160,38 @@ impl Job {
         Ok((outputs, Times { walls_ms: vec![ms], pipelined_ms: ms, gpu_ms: None, submits, host_us }))
     }
 
-    /// Runs that each wait for the one before, after some that warm up.
-    pub fn waited(&self, warm_up: usize, runs: usize) -> Result<Vec<Waited>, Box<dyn Error>> {
-        let mut all = Vec::with_capacity(runs);
-        for i in 0..warm_up + runs {
-            self.place(i)?;
-            let begin = Instant::now();
-            let run = self.start(i)?;
-            let (host_us, submits) = (run.run().host_ns() as f64 / 1e3, run.run().submits());
-            run.wait()?;
-            if i >= warm_up {
-                all.push(Waited { wall_ms: begin.elapsed().as_secs_f64() * 1e3, host_us, submits });
-            }
-        }
-        Ok(all)
+    /// Runs that each wait for the one before.
+    pub fn waited(&self, runs: usize) -> Result<Vec<Waited>, Box<dyn Error>> {
+        (0..runs).map(|i| self.waited_for(i)).collect()
     }
 
-    /// Some runs after a third as many that warm up, and then one with timestamps, whose trace is printed if asked.
+    fn waited_for(&self, run: usize) -> Result<Waited, Box<dyn Error>> {
+        self.place(run)?;
+        let begin = Instant::now();
+        let run = self.start(run)?;
+        let (host_us, submits) = (run.run().host_ns() as f64 / 1e3, run.run().submits());
+        run.wait()?;
+        Ok(Waited { wall_ms: begin.elapsed().as_secs_f64() * 1e3, host_us, submits })
+    }
+
+    /// A third as many runs as are to be timed, and more until [`WARM_UP`] is over: in flight, as many as take a quarter of
+    /// it but at most [`IN_FLIGHT`].
+    fn warm_up(&self, runs: usize) -> Result<(), Box<dyn Error>> {
+        let one = self.waited_for(0)?.wall_ms / 1e3;
+        let together = (WARM_UP.as_secs_f64() / 4.0 / one).clamp(1.0, IN_FLIGHT as f64) as usize;
+        let (begin, mut run) = (Instant::now(), 1);
+        while run < runs / 3 || begin.elapsed() < WARM_UP {
+            let flight = (0..together).map(|i| self.start(run + i)).collect::<Result<Vec<_>, _>>()?;
+            flight.into_iter().try_for_each(InFlight::wait)?;
+            run += together;
+        }
+        Ok(())
+    }
+
+    /// Some runs after others that warm up, and then one with timestamps, whose trace is printed if asked.
     pub fn measure(&self, runs: usize, kernels: bool) -> Result<Times, Box<dyn Error>> {
-        let waited = self.waited(runs / 3, runs)?;
+        self.warm_up(runs)?;
+        let waited = self.waited(runs)?;
         let begin = Instant::now();
         let mut last = None;
         for i in 0..runs {

@@ -18,12 +18,9 @@ pub struct Work {
 pub struct Batch {
     /// What comes with each run.
     pub given: Vec<(&'static str, Tensor)>,
-    /// What stays on the device, as PyTorch's samples do.
+    /// States that update themselves: what stays on the device, as PyTorch's samples do.
     pub resident: Vec<(&'static str, Tensor)>,
 }
-
-/// A state of one number that no run changes: reading it waits for what was written to states before.
-pub const FENCE: &str = "fence";
 
 /// Batches that take turns.
 const BATCHES: usize = 3;
@@ -49,7 +46,7 @@ impl Sizes {
         let input = b.state("input", TensorType::new(dtype, [self.rows, self.width]))?;
         let output = self.dnn().with_dtype(dtype).forward(&mut b, input)?;
         b.output("output", output)?;
-        keep(&mut b, input)?;
+        b.update(input, input)?;
         let batch = |i| Batch { given: Vec::new(), resident: vec![("input", self.samples_of(i).cast(dtype))] };
         Ok(Work { graph: b.finish()?, batches: (0..BATCHES).map(batch).collect() })
     }
@@ -70,7 +67,7 @@ impl Sizes {
         let output = self.dnn().forward(&mut b, input)?;
         let loss = b.scope("loss", |b| b.seed_loss(output, targets, CrossEntropy::default()))?;
         b.output("loss", loss)?;
-        keep(&mut b, input)?;
+        b.update(input, input)?;
         let batch = |i| {
             let targets = Tensor::i32([self.rows], &classes(self.rows, self.width, i));
             Batch { given: vec![("targets", targets)], resident: vec![("input", self.samples_of(i))] }
@@ -116,13 +113,6 @@ impl Model {
             Model::Wide => 4,
         }
     }
-}
-
-/// Keeps the samples from run to run, and a [`FENCE`] beside them.
-fn keep(b: &mut Builder, input: kiln::graph::ValueId) -> Result<(), Box<dyn Error>> {
-    b.update(input, input)?;
-    let fence = b.state(FENCE, TensorType::new(DType::F32, [1]))?;
-    Ok(b.update(fence, fence)?)
 }
 
 fn classes(rows: usize, classes: usize, stream: usize) -> Vec<i32> {

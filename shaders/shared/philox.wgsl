@@ -1,6 +1,13 @@
 // Philox 4x32-10 (Salmon and others, "Parallel random numbers: as easy as 1, 2, 3", 2011) and what dropout makes of its
 // words. A stream is (seed's low word, its high word, step, site). Integers wrap at 32 bits.
 
+{% if int64 %}
+fn philox_round(x: vec4<u32>, key: vec2<u32>) -> vec4<u32> {
+    let a = u64(x.x) * 0xd2511f53lu;
+    let b = u64(x.z) * 0xcd9e8d57lu;
+    return vec4<u32>(u32(b >> 32u) ^ x.y ^ key.x, u32(b), u32(a >> 32u) ^ x.w ^ key.y, u32(a));
+}
+{% else %}
 // The upper halves of 64-bit products, from halves of 16 bits: no sum overflows.
 fn mul_hi(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     let half = vec2<u32>(0xffffu);
@@ -17,6 +24,7 @@ fn philox_round(x: vec4<u32>, key: vec2<u32>) -> vec4<u32> {
     let low = x.xz * by;
     return vec4<u32>(high.y ^ x.y ^ key.x, low.y, high.x ^ x.w ^ key.y, low.x);
 }
+{% endif %}
 
 fn philox(counter: vec4<u32>, seed: vec2<u32>) -> vec4<u32> {
     var x = counter;

@@ -101,6 +101,7 @@ pub(super) fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
     adapter.features()
         & (units
             | F::SHADER_F16
+            | F::SHADER_INT64
             | F::SUBGROUP
             | F::IMMEDIATES
             | F::PIPELINE_CACHE
@@ -150,6 +151,7 @@ pub(super) fn caps(adapter: &wgpu::Adapter) -> DeviceCaps {
             0
         },
         f16: features.contains(wgpu::Features::SHADER_F16),
+        int64: features.contains(wgpu::Features::SHADER_INT64),
         timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
         subgroup: features
             .contains(wgpu::Features::SUBGROUP)

@@ -43,7 +43,7 @@ pub struct Gpu {
     pub(super) queue: wgpu::Queue,
     info: AdapterInfo,
     caps: DeviceCaps,
-    counters: Arc<Counters>,
+    pub(super) counters: Arc<Counters>,
     faults: Arc<Mutex<Faults>>,
     pipeline_cache: Arc<OnceLock<Option<wgpu::PipelineCache>>>,
 }

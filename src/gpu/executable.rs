@@ -1,7 +1,8 @@
 //! In: a recording; out: [`Executable`]: its buffers, pipelines and bind groups, made once.
 
 use super::buffers::{Content, fill, make_buffers, make_uniforms, read_buffer, write_buffer};
-use super::{Counters, Gpu, GpuError};
+use super::run::Ready;
+use super::{Counters, Gpu, GpuError, Resident};
 use crate::kernel::{Access, ParamSpace};
 use crate::record::{BufferId, Kernel, LEAST_BINDING, Params, Recording};
 use crate::trace::{Clock, HostSpan};
@@ -28,6 +29,8 @@ pub struct Executable {
     pub(super) pipelines: Vec<wgpu::ComputePipeline>,
     pub(super) bind_groups: Vec<wgpu::BindGroup>,
     pub(super) staging: Mutex<Vec<wgpu::Buffer>>,
+    /// The next run's dispatches.
+    pub(super) ready: Mutex<Option<Ready>>,
     /// A row of inputs for each run of a submission that has several.
     pub(super) rows: Mutex<Option<wgpu::Buffer>>,
     /// Held while a run, a write or a read is submitted: none comes between the parts of another.
@@ -131,6 +134,7 @@ impl Executable {
             pipelines,
             bind_groups,
             staging: Mutex::default(),
+            ready: Mutex::default(),
             rows: Mutex::default(),
             order: Mutex::default(),
             timestamps: options.timestamps && gpu.caps().timestamps,
@@ -158,6 +162,20 @@ impl Executable {
     pub fn write(&self, buffer: BufferId, offset: u64, bytes: &[u8]) -> Result<(), GpuError> {
         let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         write_buffer(&self.gpu, &self.buffers[buffer.0], offset, bytes)
+    }
+
+    /// Copies what lies on this device into a buffer ahead of the next run, whole words of it.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn copy(&self, buffer: BufferId, offset: u64, from: &Resident) -> Result<(), GpuError> {
+        let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        self.gpu.check()?;
+        let mut encoder =
+            self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("copy") });
+        encoder.copy_buffer_to_buffer(&from.buffer, 0, &self.buffers[buffer.0], offset, from.buffer.size());
+        self.gpu.queue.submit([encoder.finish()]);
+        self.gpu.check()
     }
 
     /// Reads bytes of a buffer as the last submitted run leaves them.

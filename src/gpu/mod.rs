@@ -10,6 +10,7 @@ mod device;
 mod error;
 mod executable;
 mod mapped;
+mod resident;
 mod run;
 mod stamps;
 
@@ -18,5 +19,6 @@ pub use buffers::Content;
 pub use device::{Counters, Gpu};
 pub use error::GpuError;
 pub use executable::{Executable, ExecutableOptions};
-pub use run::{Finished, Host, Kept, Pending, Submission};
+pub use resident::Resident;
+pub use run::{Finished, Host, Pending, Submission};
 pub use stamps::Profiling;

@@ -1,14 +1,14 @@
 //! In: an executable and the inputs of a run, or of several in a row; out: [`Pending`], then the bytes that they give
 //! back and their times. Knows neither graphs nor what a run is for.
 
-use super::buffers::{make_buffer, read_buffer};
+use super::buffers::make_buffer;
 use super::mapped::Mapped;
 use super::stamps::{Profiling, Stamps};
-use super::{Counters, Executable, Gpu, GpuError};
+use super::{Counters, Executable, GpuError, Resident};
 use crate::record::{BufferPort, Params};
 use crate::trace::{Clock, HostSpan, divide, group_ends, times};
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How a run is submitted.
@@ -38,7 +38,8 @@ pub struct Finished {
 /// What it takes the host to start a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Host {
-    /// Nanoseconds to record dispatches and copies and to finish the command buffers.
+    /// Nanoseconds to record dispatches and copies and to finish the command buffers; where the dispatches were recorded
+    /// behind the run before, those of the next run in their place.
     pub encode_ns: u64,
     /// Nanoseconds beside those, to upload inputs, find memory for outputs and submit.
     pub submit_ns: u64,
@@ -60,35 +61,26 @@ pub struct Pending<'a> {
     /// Where the stamps lie in it, at which of them each dispatch's group begins, and how many there are.
     queries: Option<(u64, Vec<usize>, usize)>,
     /// The last run's kept outputs, at their position.
-    kept: Vec<Option<Kept>>,
+    kept: Vec<Option<Resident>>,
     mapped: Arc<Mapped>,
     clock: Clock,
     /// What starting it took.
     pub host: Host,
 }
 
-/// An output that stayed on the device, in a buffer of its own. Clones share it.
-#[derive(Clone)]
-pub struct Kept {
-    gpu: Gpu,
-    buffer: wgpu::Buffer,
-    bytes: usize,
-}
-
-impl Kept {
-    /// Copies it to the host, waiting on this thread.
-    ///
-    /// # Errors
-    /// If the device fails.
-    pub fn read(&self) -> Result<Vec<u8>, GpuError> {
-        read_buffer(&self.gpu, &self.buffer, 0, self.bytes)
-    }
+/// The dispatches of a run, recorded ahead of it.
+pub(super) struct Ready {
+    commands: wgpu::CommandBuffer,
+    passes: u64,
 }
 
 impl Executable {
     /// Encodes and submits runs that follow each other on the device: one command buffer for all, unless it is split.
     /// Each is given the bytes of each input, in order, of the right length. States go from one to the next; each one's
     /// outputs are given back, those that are kept of the last alone.
+    ///
+    /// A single run's dispatches are recorded once more behind its submit, while the device is at work: the next run finds
+    /// them ready.
     pub fn submit(&self, runs: &[Vec<&[u8]>], how: Submission) -> Result<Pending<'_>, GpuError> {
         self.gpu.check()?;
         let begin = Instant::now();
@@ -116,12 +108,19 @@ impl Executable {
         let (mut passes, mut submits, mut room) = (0, 1, most);
         let encoder = || self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("run") });
         let mut current = encoder();
+        let alone = runs.len() == 1 && how.split.is_none() && stamps.is_none();
+        let ready = if alone { self.ready().take() } else { None };
+        let (mut commands, mut begun) = (Vec::new(), 0);
+        if let Some(ready) = ready {
+            (passes, begun) = (ready.passes, dispatches);
+            commands.push(ready.commands);
+        }
         for (run, places) in ranges.iter().enumerate() {
             if let (Some(rows), Some(inputs)) = (&rows, self.recording.input_buffer) {
                 let inputs = &self.buffers[inputs.0];
                 current.copy_buffer_to_buffer(rows, run as u64 * inputs.size(), inputs, 0, inputs.size());
             }
-            let mut next = 0;
+            let mut next = begun;
             while next < dispatches {
                 if room == 0 {
                     let commands = clock.time("finish", || std::mem::replace(&mut current, encoder()).finish());
@@ -153,10 +152,17 @@ impl Executable {
             let (begins, count) = s.places();
             (stamps_at, begins, count)
         });
-        let commands = clock.time("finish", || current.finish());
-        let encode_ns = (encode_begin.elapsed() - between).as_nanos() as u64;
-        let index = clock.time("submit", || self.gpu.queue.submit([commands]));
+        commands.push(clock.time("finish", || current.finish()));
+        let submit_begin = Instant::now();
+        let index = clock.time("submit", || self.gpu.queue.submit(commands));
+        between += submit_begin.elapsed();
         drop(order);
+        if alone {
+            let mut next = encoder();
+            let passes = self.encode(&mut next, 0..dispatches, None);
+            *self.ready() = Some(Ready { commands: next.finish(), passes });
+        }
+        let encode_ns = (encode_begin.elapsed() - between).as_nanos() as u64;
         let counters = self.gpu.counters();
         Counters::add(&counters.submits, submits);
         Counters::add(&counters.passes, passes);
@@ -166,6 +172,10 @@ impl Executable {
         self.gpu.check()?;
         let (executable, host) = (self, Host { encode_ns, submit_ns, submits, passes, split_passes });
         Ok(Pending { executable, index, staging, ranges, queries, kept, mapped, clock, host })
+    }
+
+    fn ready(&self) -> MutexGuard<'_, Option<Ready>> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All inputs of all runs in one upload: those of a single run where it reads them, else a row a run in the buffer
@@ -225,16 +235,13 @@ impl Executable {
     }
 
     /// Buffers of the run's own for kept outputs.
-    fn kept_buffers(&self, read: bool) -> Result<Vec<Option<Kept>>, GpuError> {
+    fn kept_buffers(&self, read: bool) -> Result<Vec<Option<Resident>>, GpuError> {
         let keep = |output: &BufferPort| {
             if !read || !output.port.keep {
                 return Ok(None);
             }
-            let bytes = output.port.ty.bytes();
-            let whole = (bytes as u64).next_multiple_of(4).max(4);
-            let usage = wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-            let buffer = make_buffer(&self.gpu, &output.port.name, whole, usage, self.recording.bytes())?;
-            Ok(Some(Kept { gpu: self.gpu.clone(), buffer, bytes }))
+            let (name, bytes) = (&output.port.name, output.port.ty.bytes());
+            Resident::empty(&self.gpu, name, bytes, self.recording.bytes()).map(Some)
         };
         self.recording.outputs.iter().map(keep).collect()
     }
@@ -311,7 +318,7 @@ impl Executable {
 
 impl Pending<'_> {
     /// A kept output by its position; `None` if it is read or nothing is given back.
-    pub fn kept(&self, output: usize) -> Option<Kept> {
+    pub fn kept(&self, output: usize) -> Option<Resident> {
         self.kept.get(output).cloned().flatten()
     }
 

@@ -108,7 +108,9 @@ impl fmt::Display for CrossEntropyAttrs {
 }
 
 /// Attributes of [`Op::Adam`] (Kingma and Ba, arXiv 1412.6980; decoupled: Loshchilov and Hutter, arXiv 1711.05101).
-/// The scalars are (learning rate, 1 − β1^t, 1 − β2^t) at step t. With g the gradient (plus λ · w unless decoupled):
+/// The scalars are (learning rate, 1 − β1^t, 1 − β2^t) at step t, and where there are five of them a factor of the
+/// gradient and whether the step counts: 1, or 0 to leave all as it is. With g the gradient times that factor (plus λ · w
+/// unless decoupled):
 /// m' = β1 · m + (1 − β1) · g, v' = β2 · v + (1 − β2) · g²,
 /// w' = w · (1 − lr · λ if decoupled) − lr · (m' / (1 − β1^t)) / (sqrt(v' / (1 − β2^t)) + ε).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

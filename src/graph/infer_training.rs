@@ -152,7 +152,8 @@ impl Ctx<'_> {
         }
         self.float(3)?;
         self.same_shape(3, 0)?;
-        self.is(4, DType::F32, &[3].into(), "scalars")?;
+        let scalars = if self.inputs[4].shape.dims() == [5] { 5 } else { 3 };
+        self.is(4, DType::F32, &[scalars].into(), "scalars")?;
         for (what, beta) in [("beta1", a.beta1), ("beta2", a.beta2)] {
             if !(0.0..1.0).contains(&beta.get()) {
                 return Err(self.attribute(what, "at least 0 and less than 1", beta));

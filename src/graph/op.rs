@@ -158,6 +158,8 @@ pub enum Reduction {
     Mean,
     /// The largest; NaN if any is NaN.
     Max,
+    /// The largest magnitude; NaN if any is NaN, 0 of none.
+    AbsMax,
 }
 
 impl Reduction {
@@ -167,6 +169,7 @@ impl Reduction {
             Reduction::Sum => "sum",
             Reduction::Mean => "mean",
             Reduction::Max => "max",
+            Reduction::AbsMax => "absmax",
         }
     }
 }
@@ -294,8 +297,8 @@ pub enum Op {
     LinearStackParamGrad,
     /// Gradient of [`Op::Attention`]: its inputs, then out, log-sum-exp and dout → dq, dk, dv.
     AttentionGrad(AttentionAttrs),
-    /// One step of Adam or AdamW: w, m, v f32 of one shape, gradient f32 or f16 of that shape, scalars f32 (3) → new
-    /// w, m, v. See [`AdamAttrs`].
+    /// One step of Adam or AdamW: w, m, v f32 of one shape, gradient f32 or f16 of that shape, scalars f32 (3) or (5) →
+    /// new w, m, v. See [`AdamAttrs`].
     Adam(AdamAttrs),
     /// x → x, as nodes of this segment read it that the backward pass computes anew. Since such nodes read nothing that
     /// the first ones read, no pass takes them for copies.

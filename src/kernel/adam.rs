@@ -18,6 +18,8 @@ pub struct AdamKey {
     pub decoupled: bool,
     /// Weights and moments are overwritten.
     pub in_place: bool,
+    /// There are five scalars: the gradient has a factor, and the step may not count.
+    pub limited: bool,
     /// Invocations of a workgroup.
     pub size: u32,
 }
@@ -53,7 +55,7 @@ impl AdamKey {
         let new = |name: &str| if self.in_place { name.to_owned() } else { format!("new_{name}") };
         let values = context! {
             f16 => self.gradient == DType::F16, decoupled => self.decoupled, in_place => self.in_place,
-            size => self.size, bindings, new_w => new("w"), new_m => new("m"), new_v => new("v"),
+            limited => self.limited, size => self.size, bindings, new_w => new("w"), new_m => new("m"), new_v => new("v"),
         };
         template::render(NAME, params, values)
     }
@@ -64,20 +66,21 @@ impl AdamKey {
     }
 }
 
-/// One step over so many weights. Operands: w, m, v, gradient, scalars, then the new w, m and v unless `in_place`.
+/// One step over so many weights, with so many scalars. Operands: w, m, v, gradient, scalars, then the new w, m and v
+/// unless `in_place`.
 pub fn launches(
     attrs: &AdamAttrs,
     gradient: DType,
-    weights: usize,
+    [weights, scalars]: [usize; 2],
     in_place: bool,
     caps: &DeviceCaps,
 ) -> Result<Vec<Launch<usize>>, KernelError> {
     split::float(NAME, gradient, caps)?;
     let quads = weights.div_ceil(4);
     let size = split::workgroup(NAME, quads, 0, caps)?;
-    let key = AdamKey { gradient, decoupled: attrs.decoupled, in_place, size };
+    let key = AdamKey { gradient, decoupled: attrs.decoupled, in_place, limited: scalars == 5, size };
     let tensor = |(name, position, _): (&str, usize, Access)| match name {
-        "scalars" => Rows::whole(position, 12),
+        "scalars" => Rows::whole(position, 4 * scalars as u64),
         "gradient" => Rows::cut(position, quads, 4 * gradient.size() as u64),
         _ => Rows::cut(position, quads, 16),
     };
@@ -108,8 +111,8 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
     let mut keys = Vec::new();
     for gradient in [DType::F32, DType::F16] {
         for (decoupled, in_place) in [(false, false), (false, true), (true, false), (true, true)] {
-            for size in [64, 256] {
-                keys.push(KernelKey::Adam(AdamKey { gradient, decoupled, in_place, size }));
+            for (limited, size) in [(false, 64), (false, 256), (true, 64), (true, 256)] {
+                keys.push(KernelKey::Adam(AdamKey { gradient, decoupled, in_place, limited, size }));
             }
         }
     }

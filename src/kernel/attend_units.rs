@@ -113,7 +113,7 @@ impl Shares {
 
     /// What tells its problems from those in multiply-adds.
     pub fn words(self) -> String {
-        format!(" {:?} {}", self.units.units, if self.units.split { "split" } else { "rounded" })
+        self.units.words()
     }
 
     /// The same units with another form.

@@ -4,7 +4,7 @@
 
 use super::attend_units::{Form, Shares};
 use super::heads::{self, Heads};
-use super::philox::{self, Fours};
+use super::philox::{self, Draw};
 use super::rectangle::across;
 use super::template::render;
 use super::units::Units;
@@ -36,7 +36,7 @@ pub struct AttentionKey {
     /// Lengths are bound.
     pub lengths: bool,
     /// Weights are dropped.
-    pub dropout: Option<Fours>,
+    pub dropout: Option<Draw>,
     /// The log-sum-exp is stored.
     pub lse: bool,
 }
@@ -89,11 +89,11 @@ impl AttentionKey {
             storage => super::chain_wgsl::vector(wgsl_type(self.dtype), if self.vec { 4 } else { 1 }),
             reads => ["q", "k", "v"], writes => ["out"], length => "lengths[p.lengths_offset + b]",
             mask => self.mask, lengths => self.lengths, causal => self.causal, lse => self.lse,
-            dropout => self.dropout.is_some(), whole => self.dropout == Some(Fours::Whole),
             out_binding => 4 + self.extras(),
             columns => self.columns, own => self.own, threads => self.workgroup_size(), br, bc, tx, nc,
             tile_q, tile_kv, across => across(tx, br / 4),
         };
+        let values = context! { ..Draw::context(self.dropout), ..values };
         let values = match self.units {
             Some(shares) => context! { ..shares.context(self.columns), ..values },
             None => values,
@@ -282,7 +282,7 @@ impl Attention<'_> {
             causal: self.attrs.causal,
             mask: self.attrs.mask,
             lengths: self.attrs.lengths,
-            dropout: self.attrs.dropout.map(|_| Fours::of(sk)),
+            dropout: self.attrs.dropout.map(|_| Draw::of(sk, caps)),
             lse: self.lse,
         };
         let blocks = sq.div_ceil(key.queries());
@@ -323,6 +323,7 @@ impl Attention<'_> {
 /// One key of every form, for tests.
 #[cfg(test)]
 pub(super) fn catalogue() -> Vec<KernelKey> {
+    use super::philox::{ACROSS, WHOLE};
     let mut keys = Vec::new();
     let tiled =
         [(None, 2), (None, 32), (Some((64, 64)), 16), (Some((64, 32)), 16), (Some((32, 16)), 3), (Some((16, 8)), 32)];
@@ -330,10 +331,10 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
     let on_units = super::attend_units::catalogue(&[&FORMS, &SPLIT_FORMS], |s, columns| s.bytes(columns));
     for (i, (block, columns, units)) in all.chain(on_units.map(|(s, c)| (None, c, Some(s)))).enumerate() {
         let all = (0..16).map(|f| (f, None)).chain([
-            (0, Some(Fours::Whole)),
-            (3, Some(Fours::Across)),
-            (13, Some(Fours::Across)),
-            (15, Some(Fours::Whole)),
+            (0, Some(WHOLE)),
+            (3, Some(ACROSS)),
+            (13, Some(ACROSS)),
+            (15, Some(WHOLE)),
         ]);
         // a few for each way to share
         for (flags, dropout) in all.filter(|(f, _)| units.is_none() || f % 8 == i % 8) {

@@ -5,7 +5,7 @@
 
 use super::attend_units::{Form, Shares};
 use super::heads::{self, Heads};
-use super::philox::{self, Fours};
+use super::philox::{self, Draw};
 use super::rectangle::across;
 use super::template::render;
 use super::units::Units;
@@ -60,7 +60,7 @@ pub struct AttentionGradKey {
     /// Statistics hold lengths.
     pub lengths: bool,
     /// Weights are dropped, by a counter that statistics hold.
-    pub dropout: Option<Fours>,
+    pub dropout: Option<Draw>,
     /// dk and dv lie in one tensor, which is bound once.
     pub together: bool,
 }
@@ -208,12 +208,12 @@ impl AttentionGradKey {
             reads => ["q", "k", "v", "dout"], writes => self.results(), bound => self.bound(), length, keys, ours, theirs,
             own_rows => if keys { "p.sk" } else { "p.sq" }, out_binding => 6 + usize::from(self.mask),
             mask => self.mask, lengths => self.lengths, causal => self.causal,
-            dropout => self.dropout.is_some(), whole => self.dropout == Some(Fours::Whole),
             columns => self.columns, threads => self.workgroup_size(), own => tiles.own, other => tiles.other,
             chunk => tiles.chunk, uncut => tiles.chunk.is_none(), own0, own1, other0, other1,
             across => across(tx, ty), tx, ty, nc => tiles.results(self.columns), rows => tiles.rows(self.columns),
             tile => tiles.tile(self.columns),
         };
+        let values = context! { ..Draw::context(self.dropout), ..values };
         let values = match self.units {
             Some(shares) => context! { ..shares.context(self.columns), ..values },
             None => values,
@@ -404,7 +404,7 @@ impl AttentionGrad<'_> {
             causal: self.attrs.causal,
             mask: self.attrs.mask,
             lengths: self.attrs.lengths,
-            dropout: self.attrs.dropout.map(|_| Fours::of(sk)),
+            dropout: self.attrs.dropout.map(|_| Draw::of(sk, caps)),
             together,
         };
         let blocks = own.div_ceil(key.own_rows());
@@ -451,6 +451,7 @@ impl AttentionGrad<'_> {
 /// One key of every form, for tests.
 #[cfg(test)]
 pub(super) fn catalogue() -> Vec<KernelKey> {
+    use super::philox::{ACROSS, WHOLE};
     let tiles = |own, other, chunk| Some(Tiles { own, other, chunk: Some(chunk) });
     let whole = Some(Tiles { own: 64, other: 32, chunk: None });
     let tiled = [
@@ -469,12 +470,8 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
     let all = all.chain(on_units.map(|(s, columns)| (None, columns, Some(s))));
     let mut keys = Vec::new();
     for (i, ((tiles, columns, units), side)) in all.flat_map(|f| [(f, Side::Keys), (f, Side::Queries)]).enumerate() {
-        let all = (0..8).map(|f| (f, None)).chain([
-            (0, Some(Fours::Whole)),
-            (1, Some(Fours::Across)),
-            (7, Some(Fours::Whole)),
-            (6, Some(Fours::Across)),
-        ]);
+        let all =
+            (0..8).map(|f| (f, None)).chain([(0, Some(WHOLE)), (1, Some(ACROSS)), (7, Some(WHOLE)), (6, Some(ACROSS))]);
         // a few for each way to share
         for (flags, dropout) in all.filter(|(f, _)| units.is_none() || f % 6 == i / 2 % 6) {
             let on = |bit: usize| flags >> bit & 1 == 1;

@@ -8,7 +8,7 @@
 
 use super::attend_units::Form;
 use super::attention_grad::Tiles;
-use super::linear_stack::StackTile;
+use super::linear_stack::{StackTile, UnitsTile};
 use super::matmul::Tile;
 use super::{KernelKey, Launch};
 use crate::caps::DeviceCaps;
@@ -45,6 +45,8 @@ pub enum Config {
     Rows(usize),
     /// How a stack of layers deals out rows.
     Stack(StackTile),
+    /// How a stack of layers on matrix units does.
+    StackUnits(UnitsTile),
 }
 
 /// `128x96x16, 8x8 each`, `slices of 256`, `64x32`, `64x32, 8 columns at once`.
@@ -58,6 +60,9 @@ impl fmt::Display for Config {
             Config::Block(queries, keys) => write!(f, "{queries}x{keys}"),
             Config::Subgroups(form) => form.fmt(f),
             Config::Stack(t) => write!(f, "{} rows, split {}, unroll {}", t.rows, t.split, t.unroll),
+            Config::StackUnits(t) => {
+                write!(f, "{} rows, {} subgroups, {} ahead, {} staged", t.rows, t.subs, t.ahead, t.stages)
+            }
             Config::Rows(rows) => write!(f, "{rows} rows each"),
             Config::Tiles(t) => match t.chunk {
                 Some(chunk) => write!(f, "{}x{}, {} columns at once", t.own, t.other, 4 * chunk),
@@ -117,7 +122,7 @@ impl<T> Launch<T> {
             KernelKey::Matmul(key) => Some(Config::Tile(key.tile)),
             KernelKey::Attention(key) => Some(key.config()),
             KernelKey::AttentionGrad(key) => Some(key.config()),
-            KernelKey::LinearStack(key) => Some(Config::Stack(key.tile)),
+            KernelKey::LinearStack(key) => Some(key.config()),
             _ => None,
         }
     }
@@ -137,7 +142,7 @@ impl<T> Launch<T> {
     pub fn configured(mut self, config: Config) -> Launch<T> {
         match (&mut self.key, config) {
             (KernelKey::Matmul(key), Config::Tile(tile)) => self.groups = key.configure(&mut self.params, tile),
-            (KernelKey::LinearStack(key), Config::Stack(tile)) => self.groups = key.configure(&mut self.params, tile),
+            (KernelKey::LinearStack(key), config) => self.groups = key.configure(&mut self.params, config),
             (KernelKey::Attention(key), config) => {
                 self.groups = key.configure(&mut self.params, self.groups, config);
             }
@@ -169,12 +174,14 @@ impl KernelKey {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::caps::MatrixUnits;
     use crate::graph::{Activation, AttentionAttrs, Chain, Shape};
     use crate::kernel::attention::Attention;
     use crate::kernel::attention_grad::{AttentionGrad, Side};
-    use crate::kernel::linear_stack::Forward;
+    use crate::kernel::linear_stack::{Forward, Weights};
     use crate::kernel::matmul::Matmul;
     use crate::kernel::tests::check;
+    use crate::kernel::units::Units;
     use crate::kernel::{KernelError, View};
 
     fn dense(dims: &[usize]) -> View {
@@ -217,8 +224,11 @@ mod tests {
         }
         if !caps.cpu {
             let (dtype, x, w) = (DType::F32, &dense(&[300, 64]), &dense(&[5, 64, 64]));
-            let stack = Forward { activation: Activation::Relu, dtype, rows: 300, x, w, b: None, keep: true };
-            all.extend(stack.launches(caps)?);
+            let units = Units { units: MatrixUnits::Device { side: 16, lanes: 32 }, split: true };
+            for w in [Weights::Dense(w), Weights::Packed(5, units)] {
+                let stack = Forward { activation: Activation::Relu, dtype, rows: 300, x, w, b: None, keep: true };
+                all.extend(stack.launches(caps)?);
+            }
         }
         Ok(all)
     }
@@ -261,6 +271,7 @@ mod tests {
             "attention_grad dk,dv f16x4 2x3 70x90x64 causal",
             "attention_grad dq f16x4 2x3 70x90x64 causal",
             "linear_stack f32 300x64 layers:5 Relu forward keep",
+            "linear_stack f32 300x64 layers:5 Relu forward keep Device { side: 16, lanes: 32 } split",
         ];
         assert_eq!(problems.iter().map(|p| p.0.as_str()).collect::<Vec<_>>(), words);
         problems.sort();

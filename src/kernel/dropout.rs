@@ -17,6 +17,8 @@ pub struct DropoutKey {
     pub vec: bool,
     /// x is overwritten by the result.
     pub in_place: bool,
+    /// See [`Draw::int64`](super::Draw::int64).
+    pub int64: bool,
     /// Invocations of a workgroup.
     pub size: u32,
 }
@@ -27,7 +29,9 @@ impl DropoutKey {
         let scalar = wgsl_type(self.dtype);
         let stored = chain_wgsl::vector(scalar, if self.vec { 4 } else { 1 });
         let f16 = self.dtype == DType::F16;
-        let values = context! { f16, scalar, stored, vec => self.vec, in_place => self.in_place, size => self.size };
+        let values = context! {
+            f16, scalar, stored, vec => self.vec, in_place => self.in_place, int64 => self.int64, size => self.size,
+        };
         template::render(NAME, params, values)
     }
 
@@ -54,7 +58,7 @@ pub fn launches(
     split::float(NAME, dtype, caps)?;
     let groups_of_four = elements.div_ceil(4);
     let size = split::workgroup(NAME, groups_of_four, 0, caps)?;
-    let key = DropoutKey { dtype, vec: elements.is_multiple_of(4), in_place, size };
+    let key = DropoutKey { dtype, vec: elements.is_multiple_of(4), in_place, int64: caps.int64, size };
     let bytes = 4 * dtype.size() as u64;
     let (x, y) = (Rows::cut(0, groups_of_four, bytes), Rows::cut(2, groups_of_four, bytes));
     let counter = Rows::whole(1, 12);
@@ -84,8 +88,8 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
     let mut keys = Vec::new();
     for dtype in [DType::F32, DType::F16] {
         for (vec, in_place) in [(false, false), (true, false), (false, true), (true, true)] {
-            for size in [64, 256] {
-                keys.push(KernelKey::Dropout(DropoutKey { dtype, vec, in_place, size }));
+            for (int64, size) in [(false, 64), (true, 256)] {
+                keys.push(KernelKey::Dropout(DropoutKey { dtype, vec, in_place, int64, size }));
             }
         }
     }

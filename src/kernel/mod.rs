@@ -26,6 +26,7 @@ pub mod matmul;
 pub mod norm;
 pub mod norm_grad;
 pub mod norm_param_grad;
+pub mod pack_weights;
 mod philox;
 pub mod probe;
 mod rectangle;
@@ -43,7 +44,7 @@ mod view;
 
 pub use choices::{Choices, Config, Problem};
 pub use error::KernelError;
-pub use philox::Fours;
+pub use philox::{Draw, Fours};
 pub use split::split_rows;
 pub use template::fingerprint;
 
@@ -85,7 +86,7 @@ pub enum KernelKey {
     Fill(fill::FillKey),
     /// gather.wgsl
     Gather(gather::GatherKey),
-    /// linear_stack.wgsl
+    /// linear_stack.wgsl or linear_stack_units.wgsl
     LinearStack(linear_stack::LinearStackKey),
     /// matmul.wgsl, matmul_direct.wgsl or matmul_units.wgsl
     Matmul(matmul::MatmulKey),
@@ -95,6 +96,8 @@ pub enum KernelKey {
     NormGrad(norm_grad::NormGradKey),
     /// norm_param_grad.wgsl
     NormParamGrad(norm_param_grad::NormParamGradKey),
+    /// pack_weights.wgsl
+    PackWeights(pack_weights::PackWeightsKey),
     /// probe.wgsl
     Probe(probe::ProbeKey),
     /// reduce.wgsl
@@ -124,11 +127,12 @@ impl KernelKey {
             KernelKey::Exponents(_) => exponents::NAME,
             KernelKey::Fill(_) => fill::NAME,
             KernelKey::Gather(_) => gather::NAME,
-            KernelKey::LinearStack(_) => linear_stack::NAME,
+            KernelKey::LinearStack(key) => key.name(),
             KernelKey::Matmul(key) => key.name(),
             KernelKey::Norm(_) => norm::NAME,
             KernelKey::NormGrad(_) => norm_grad::NAME,
             KernelKey::NormParamGrad(_) => norm_param_grad::NAME,
+            KernelKey::PackWeights(_) => pack_weights::NAME,
             KernelKey::Probe(_) => probe::NAME,
             KernelKey::Reduce(_) => reduce::NAME,
             KernelKey::Scatter(_) => scatter::NAME,
@@ -157,6 +161,7 @@ impl KernelKey {
             KernelKey::Norm(key) => key.source(params),
             KernelKey::NormGrad(key) => key.source(params),
             KernelKey::NormParamGrad(key) => key.source(params),
+            KernelKey::PackWeights(key) => key.source(params),
             KernelKey::Probe(key) => key.source(params),
             KernelKey::Reduce(key) => key.source(params),
             KernelKey::Scatter(key) => key.source(params),
@@ -185,6 +190,7 @@ impl KernelKey {
             KernelKey::Norm(key) => key.bindings(),
             KernelKey::NormGrad(key) => key.bindings(),
             KernelKey::NormParamGrad(key) => key.bindings(),
+            KernelKey::PackWeights(key) => key.bindings(),
             KernelKey::Probe(key) => key.bindings(),
             KernelKey::Reduce(key) => key.bindings(),
             KernelKey::Scatter(key) => key.bindings(),
@@ -214,6 +220,7 @@ impl KernelKey {
             KernelKey::Norm(_) => fixed(norm::PARAMS),
             KernelKey::NormGrad(_) => fixed(norm_grad::PARAMS),
             KernelKey::NormParamGrad(_) => fixed(norm_param_grad::PARAMS),
+            KernelKey::PackWeights(_) => fixed(pack_weights::PARAMS),
             KernelKey::Probe(_) => fixed(probe::PARAMS),
             KernelKey::Reduce(_) => fixed(reduce::PARAMS),
             KernelKey::Scatter(_) => fixed(scatter::PARAMS),
@@ -253,6 +260,7 @@ impl KernelKey {
             | KernelKey::Norm(_)
             | KernelKey::NormGrad(_)
             | KernelKey::NormParamGrad(_)
+            | KernelKey::PackWeights(_)
             | KernelKey::Probe(_)
             | KernelKey::Reduce(_)
             | KernelKey::Scatter(_)
@@ -267,6 +275,7 @@ impl KernelKey {
         match self {
             KernelKey::Attention(key) => key.units.map(|s| s.units.units),
             KernelKey::AttentionGrad(key) => key.units.map(|s| s.units.units),
+            KernelKey::LinearStack(key) => key.units(),
             KernelKey::Matmul(key) => key.units.map(|u| u.units),
             _ => None,
         }
@@ -291,6 +300,7 @@ impl KernelKey {
             KernelKey::Norm(key) => key.size,
             KernelKey::NormGrad(key) => key.size,
             KernelKey::NormParamGrad(key) => key.workgroup_size(),
+            KernelKey::PackWeights(_) => pack_weights::SIZE,
             KernelKey::Probe(key) => key.size,
             KernelKey::Reduce(key) => key.size,
             KernelKey::Scatter(key) => key.workgroup_size(),

@@ -20,16 +20,24 @@ pub enum ReduceKind {
     Mean,
     /// The largest; NaN if any is NaN.
     Max,
+    /// The largest magnitude; NaN if any is NaN.
+    AbsMax,
     /// The index of the first NaN, else of the first of the largest, as I32.
     ArgMax,
 }
 
 impl ReduceKind {
+    /// Whether it may read four elements at a time.
+    fn reads_four(self) -> bool {
+        !matches!(self, ReduceKind::Max | ReduceKind::ArgMax)
+    }
+
     fn name(self) -> &'static str {
         match self {
             ReduceKind::Sum => "sum",
             ReduceKind::Mean => "mean",
             ReduceKind::Max => "max",
+            ReduceKind::AbsMax => "absmax",
             ReduceKind::ArgMax => "argmax",
         }
     }
@@ -46,7 +54,7 @@ pub struct ReduceKey {
     pub to: DType,
     /// One invocation makes an output, else a workgroup.
     pub per_row: bool,
-    /// Elements are read four at a time; only sums and means, not with `per_row`.
+    /// Elements are read four at a time; see `ReduceKind::reads_four`, and not with `per_row`.
     pub vec: bool,
     /// Invocations of a workgroup.
     pub size: u32,
@@ -60,6 +68,7 @@ impl ReduceKey {
         let value = match self.kind {
             ReduceKind::Sum | ReduceKind::Max => format!("{to}(all)"),
             ReduceKind::Mean => format!("{to}(divide(all, p.count))"),
+            ReduceKind::AbsMax => format!("{to}(bitcast<f32>(all))"),
             ReduceKind::ArgMax => format!("{to}(all.index)"),
         };
         let values = context! {
@@ -90,6 +99,8 @@ struct Stage {
     count: usize,
     /// Positions of the operands.
     operands: [usize; 2],
+    /// Where in the result its outputs begin.
+    at: usize,
 }
 
 impl Stage {
@@ -105,9 +116,12 @@ impl Stage {
     fn over_outer(&self, caps: &DeviceCaps) -> Result<Vec<Launch<usize>>, KernelError> {
         let outputs = self.parts() * self.inner; // of a row
         let x = Rows::cut(self.operands[0], self.outer, self.row_bytes());
-        let y = Rows::whole_if_fits(self.operands[1], self.outer, (outputs * self.to.size()) as u64, caps);
+        let y = match self.at {
+            0 => Rows::whole_if_fits(self.operands[1], self.outer, (outputs * self.to.size()) as u64, caps),
+            at => Rows::whole(self.operands[1], ((at + self.outer * outputs) * self.to.size()) as u64),
+        };
         let windows = split::windows(NAME, self.outer, &[x, y], caps)?;
-        windows.iter().map(|r| self.launch([x, y], r, r.len(), self.n, y.first(r) * outputs, caps)).collect()
+        windows.iter().map(|r| self.launch([x, y], r, r.len(), self.n, self.at + y.first(r) * outputs, caps)).collect()
     }
 
     /// Launches over windows of n, for a single outer row that no binding covers. Returns the slices they make in all.
@@ -140,9 +154,8 @@ impl Stage {
         let parts = n.div_ceil(self.slice);
         let outputs = outer * parts * self.inner;
         let slice = self.slice.min(n);
-        let sums = matches!(self.kind, ReduceKind::Sum | ReduceKind::Mean);
         let Form { per_row, vec, size } =
-            Form::choose(NAME, [outputs, slice, self.inner], sums && n.is_multiple_of(4), 8, caps)?;
+            Form::choose(NAME, [outputs, slice, self.inner], self.kind.reads_four() && n.is_multiple_of(4), 8, caps)?;
         let groups = if per_row { outputs.div_ceil(size as usize) } else { outputs };
         let mut params = split::sizes(
             NAME,
@@ -178,13 +191,13 @@ fn slice_of(outputs: usize, n: usize, inner: usize, caps: &DeviceCaps) -> Option
     (n >= 65_536 && outputs < 1024).then(|| n.div_ceil(1024).max(4096).next_multiple_of(4))
 }
 
-/// A reduction along n. Operands: x, result, and where there are two stages a workspace of the bytes that come second.
+/// A reduction of (outer, n, inner) along n, whose outputs lie in the result from `at` on. Operands: x, result, and where
+/// there are two stages a workspace of the bytes that come second.
 pub fn launches(
     kind: ReduceKind,
     dtype: DType,
-    outer: usize,
-    n: usize,
-    inner: usize,
+    [outer, n, inner]: [usize; 3],
+    at: usize,
     caps: &DeviceCaps,
 ) -> Result<(Vec<Launch<usize>>, Option<usize>), KernelError> {
     split::float(NAME, dtype, caps)?;
@@ -200,7 +213,7 @@ pub fn launches(
         });
     }
     let to = if kind == ReduceKind::ArgMax { DType::I32 } else { dtype };
-    let one = Stage { kind, from: dtype, to, outer, n, inner, slice: n, count: n, operands: [0, 1] };
+    let one = Stage { kind, from: dtype, to, outer, n, inner, slice: n, count: n, operands: [0, 1], at };
     let too_wide = outer == 1 && one.row_bytes() > split::limit(caps);
     let slice = slice_of(outer * inner, n, inner, caps);
     if kind == ReduceKind::ArgMax || (slice.is_none() && !too_wide) {
@@ -209,26 +222,25 @@ pub fn launches(
 
     let slice = slice.unwrap_or(n.min(4096));
     let partial = if kind == ReduceKind::Mean { ReduceKind::Sum } else { kind };
-    let stage = Stage { kind: partial, to: DType::F32, slice, operands: [0, 2], ..one };
+    let stage = Stage { kind: partial, to: DType::F32, slice, operands: [0, 2], at: 0, ..one };
     let (mut launches, parts) = if too_wide { stage.over_n(caps)? } else { (stage.over_outer(caps)?, stage.parts()) };
-    let last = Stage { kind, from: DType::F32, to, outer, n: parts, inner, slice: parts, count: n, operands: [2, 1] };
+    let last = Stage { kind, from: DType::F32, n: parts, slice: parts, operands: [2, 1], ..one };
     launches.extend(last.over_outer(caps)?);
     Ok((launches, Some(outer * parts * inner * DType::F32.size())))
 }
 
 #[cfg(test)]
 pub(super) fn catalogue() -> Vec<KernelKey> {
-    use ReduceKind::{ArgMax, Max, Mean, Sum};
+    use ReduceKind::{AbsMax, ArgMax, Max, Mean, Sum};
     let mut keys = Vec::new();
-    for kind in [Sum, Mean, Max, ArgMax] {
+    for kind in [Sum, Mean, Max, AbsMax, ArgMax] {
         for (from, to) in
             [(DType::F32, DType::F32), (DType::F16, DType::F16), (DType::F16, DType::F32), (DType::F32, DType::F16)]
         {
             let to = if kind == ArgMax { DType::I32 } else { to };
             for (per_row, vec, size) in super::tests::FORMS {
                 let key = KernelKey::Reduce(ReduceKey { kind, from, to, per_row, vec, size });
-                let reads_four = matches!(kind, Sum | Mean);
-                if (!vec || reads_four) && !keys.contains(&key) {
+                if (!vec || kind.reads_four()) && !keys.contains(&key) {
                     keys.push(key);
                 }
             }

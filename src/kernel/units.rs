@@ -27,6 +27,11 @@ pub struct Units {
 }
 
 impl Units {
+    /// What tells problems on them from those in multiply-adds.
+    pub fn words(self) -> String {
+        format!(" {:?} {}", self.units, if self.split { "split" } else { "rounded" })
+    }
+
     /// The `u` of shared/units.wgsl: `emulated`, `side`, `lanes`, `scalar`, the type of each role, and `halves`, one name
     /// for each f16 number of an element.
     pub fn context(self) -> Value {

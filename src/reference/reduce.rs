@@ -23,6 +23,7 @@ pub(super) fn reduce(kind: Reduction, x: &Value, axes: &[usize]) -> Vec<f64> {
         out[at] = match kind {
             Reduction::Sum | Reduction::Mean => out[at] + x,
             Reduction::Max => maximum(out[at], *x),
+            Reduction::AbsMax => maximum(out[at], x.abs()),
         };
     }
     if kind == Reduction::Mean {

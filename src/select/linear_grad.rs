@@ -34,7 +34,7 @@ impl Selector<'_> {
             (None, Some(db)) => {
                 // the weight is fixed, or has no columns
                 let dy = self.dense(id, node.inputs[1])?;
-                let (launches, workspace) = reduce::launches(ReduceKind::Sum, dy.dtype, 1, m, n, self.caps)?;
+                let (launches, workspace) = reduce::launches(ReduceKind::Sum, dy.dtype, [1, m, n], 0, self.caps)?;
                 let mut tensors = vec![dy.tensor, db.tensor];
                 if let Some(bytes) = workspace {
                     tensors.push(self.raw_tensor(node, bytes as u64, TensorKind::Temp)?);

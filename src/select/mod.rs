@@ -8,6 +8,7 @@
 //! transposed, (in, out), and cut into tensors that one binding covers; see [`Weight`].
 
 mod attention;
+mod emit;
 mod error;
 mod linear_grad;
 mod movement;

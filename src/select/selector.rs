@@ -3,7 +3,7 @@
 use super::parts::Parts;
 use super::reads::Reads;
 use super::units::FoundExponents;
-use super::{Decision, Located, Port, SelectError, Selected, Step, TensorId, TensorKind, TensorSpec, Weight};
+use super::{Located, Port, SelectError, Selected, TensorId, TensorKind, TensorSpec, Weight};
 use crate::caps::{DeviceCaps, MatmulPrecision};
 use crate::graph::{
     Chain, DType, Disposition, Extreme, Graph, IndexBound, Node, NodeId, Op, Output, Reduction, Ref, Shape, StateUses,
@@ -12,7 +12,7 @@ use crate::graph::{
 use crate::kernel::elementwise::Elementwise;
 use crate::kernel::norm::NormKind;
 use crate::kernel::reduce::ReduceKind;
-use crate::kernel::{Choices, Config, KernelError, Launch, Problem, View, fill, gather, norm, reduce, softmax};
+use crate::kernel::{Choices, KernelError, Launch, Problem, View, fill, gather, norm, reduce, softmax};
 use std::collections::{HashMap, HashSet};
 
 /// Chooses kernels for a verified graph; `choices` go before the kernels' models.
@@ -59,12 +59,13 @@ pub(super) struct Selector<'a> {
     pub graph: &'a Graph,
     pub caps: &'a DeviceCaps,
     pub precision: MatmulPrecision,
-    choices: &'a Choices,
+    pub choices: &'a Choices,
     /// Where each problem is in the decisions.
-    decided: HashMap<Problem, usize>,
+    pub decided: HashMap<Problem, usize>,
     pub out: Selected,
     pub at: HashMap<ValueId, Located>,
-    dense: HashMap<ValueId, Located>,
+    /// Copies of values that are not dense where they are.
+    pub dense: HashMap<ValueId, Located>,
     pub uses: Vec<Vec<usize>>,
     /// The nodes that read each node.
     pub consumers: Vec<Vec<NodeId>>,
@@ -205,125 +206,6 @@ impl<'a> Selector<'a> {
         self.uses[id.0][output] > 0
     }
 
-    /// Appends launches whose operands name positions in `tensors`.
-    pub fn emit(
-        &mut self,
-        id: NodeId,
-        what: &str,
-        launches: Vec<Launch<usize>>,
-        tensors: &[TensorId],
-        in_place: Option<TensorId>,
-    ) -> Done {
-        let node = self.graph.node(id);
-        let name = if what.is_empty() { node.name.clone() } else { format!("{} ({what})", node.name) };
-        for launch in launches {
-            let launch = self.configure(id, launch);
-            self.check_launch(node, &launch)?;
-            let launch = launch.map(|position| tensors[position]);
-            self.out.steps.push(Step { node: id, name: name.clone(), launch, in_place, beside: false });
-        }
-        Ok(())
-    }
-
-    /// A launch with what the table holds for it.
-    fn configure(&mut self, id: NodeId, launch: Launch<usize>) -> Launch<usize> {
-        let (Some(problem), Some(own)) = (launch.problem(), launch.config()) else { return launch };
-        let config = self.choose(id, problem, own, || launch.configs(self.caps));
-        if config == own { launch } else { launch.configured(config) }
-    }
-
-    /// What the table holds for a problem if the device can run it, else the model's choice, and notes it.
-    pub fn choose(
-        &mut self,
-        node: NodeId,
-        problem: Problem,
-        own: Config,
-        configs: impl FnOnce() -> Vec<Config>,
-    ) -> Config {
-        let given = self.choices.get(&problem);
-        let at = self.decided.get(&problem).copied();
-        if let (Some(at), None) = (at, given) {
-            self.out.decisions[at].uses += 1;
-            return own;
-        }
-        let configs = configs();
-        let config = given.filter(|given| configs.contains(given)).unwrap_or(own);
-        match at {
-            Some(at) => self.out.decisions[at].uses += 1,
-            None => {
-                self.decided.insert(problem.clone(), self.out.decisions.len());
-                let unfit = given.filter(|given| *given != config);
-                self.out.decisions.push(Decision { problem, node, uses: 1, config, configs, unfit });
-            }
-        }
-        config
-    }
-
-    fn check_launch(&self, node: &Node, launch: &Launch<usize>) -> Done {
-        let (caps, op, node) = (self.caps, node.op.name(), node.name.clone());
-        let bindings = launch.operands.len();
-        if bindings > caps.max_storage_buffers as usize {
-            let limit = caps.max_storage_buffers;
-            return Err(SelectError::Bindings { op, node, wanted: bindings, limit }.into());
-        }
-        // kernels count groups in u32
-        if launch.groups > u64::from(caps.max_groups).saturating_pow(3).min(u64::from(u32::MAX)) {
-            return Err(SelectError::Groups { op, node, wanted: launch.groups, limit: caps.max_groups }.into());
-        }
-        let takes = [
-            ("invocations", launch.key.workgroup_size(), caps.max_invocations),
-            ("bytes of workgroup memory", launch.key.workgroup_bytes() as u32, caps.workgroup_bytes),
-        ];
-        match takes.into_iter().find(|(_, wanted, limit)| wanted > limit) {
-            Some((what, wanted, limit)) => {
-                Err(KernelError::Workgroup { kernel: launch.key.name(), what, wanted, limit }.into())
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// A dense copy of a view, in the order of its dimensions.
-    pub fn copy(&mut self, id: NodeId, from: &Located) -> Done<Located> {
-        let node = self.graph.node(id);
-        let shape = Shape::from(from.view.dims.clone());
-        let tensor = self.tensor(node, &TensorType { dtype: from.dtype, shape: shape.clone() }, TensorKind::Temp)?;
-        let to = Located { tensor, view: View::dense(&shape), dtype: from.dtype, own: false };
-        self.copy_into(id, from, &to)?;
-        Ok(to)
-    }
-
-    /// Copies a view onto another of the same sizes.
-    pub fn copy_into(&mut self, id: NodeId, from: &Located, to: &Located) -> Done {
-        if to.view.elements() == 0 {
-            return Ok(());
-        }
-        let chain = Chain { arity: 1, steps: Vec::new() };
-        let inputs = [(from.dtype, from.view.clone())];
-        let copy = Elementwise {
-            chain: &chain,
-            inputs: &inputs,
-            out: (to.dtype, &to.view),
-            compute: compute_type(from.dtype),
-            in_place: None,
-        };
-        let launches = copy.launches(self.caps)?;
-        self.emit(id, "copy", launches, &[from.tensor, to.tensor], None)
-    }
-
-    /// Where a value is as a dense tensor from its first byte, copied there by `reader` if need be.
-    pub fn dense(&mut self, reader: NodeId, value: ValueId) -> Done<Located> {
-        let located = self.locate(value);
-        if located.view.is_dense() && located.view.offset == 0 {
-            return Ok(located);
-        }
-        if let Some(copy) = self.dense.get(&value) {
-            return Ok(copy.clone());
-        }
-        let copy = self.copy(reader, &located)?;
-        self.dense.insert(value, copy.clone());
-        Ok(copy)
-    }
-
     fn node(&mut self, id: NodeId, node: &'a Node) -> Done {
         let input = |i: usize| node.inputs[i];
         match &node.op {
@@ -415,6 +297,7 @@ impl<'a> Selector<'a> {
                     Reduction::Sum => ReduceKind::Sum,
                     Reduction::Mean => ReduceKind::Mean,
                     Reduction::Max => ReduceKind::Max,
+                    Reduction::AbsMax => ReduceKind::AbsMax,
                 };
                 self.reduce(id, kind, axes)
             }
@@ -541,22 +424,22 @@ impl<'a> Selector<'a> {
             let outer = perm[..shape.rank() - axes.len()].iter().map(|d| shape.dims()[*d]).product();
             (self.copy(id, &located)?, (outer, n, 1))
         };
-        let out = self.output(id, 0)?;
+        let out = self.output_or_part(id, 0)?;
         let elements = node.outputs[0].shape.elements();
         if elements == 0 {
             return Ok(());
         }
         if n == 0 {
-            // of none: the sum is 0, the mean NaN, the maximum -inf
+            // of none: the sum and the largest magnitude are 0, the mean NaN, the maximum -inf
             let value = match kind {
-                ReduceKind::Sum => 0.0,
+                ReduceKind::Sum | ReduceKind::AbsMax => 0.0,
                 ReduceKind::Mean => f32::NAN,
-                _ => f32::NEG_INFINITY,
+                ReduceKind::Max | ReduceKind::ArgMax => f32::NEG_INFINITY,
             };
             let launches = fill::constant(out.dtype, value, elements, self.caps)?;
             return self.emit(id, "", launches, &[out.tensor], None);
         }
-        let (launches, workspace) = reduce::launches(kind, input.dtype, outer, n, inner, self.caps)?;
+        let (launches, workspace) = reduce::launches(kind, input.dtype, [outer, n, inner], out.view.offset, self.caps)?;
         let mut tensors = vec![input.tensor, out.tensor];
         if let Some(bytes) = workspace {
             tensors.push(self.raw_tensor(node, bytes as u64, TensorKind::Temp)?);

@@ -1,20 +1,30 @@
 //! In: stacks of linear layers and their gradients; out: launches of the kernel that carries rows through all layers,
-//! with weights stored (layers, in, out) or copied so, and of one batched product for all layers' weights.
+//! with weights stored (layers, in, out) or copied so, or packed as matrices of the device's units, and of one batched
+//! product for all layers' weights.
 
 use super::selector::{Done, Selector};
 use super::units::OfUnits;
-use super::{Located, TensorId};
-use crate::graph::{Activation, Chain, NodeId, Op, Shape, ValueId};
-use crate::kernel::linear_stack::{Backward, Forward};
+use super::{Located, TensorId, TensorKind};
+use crate::graph::{Activation, Chain, DType, NodeId, Op, Shape, ValueId};
+use crate::kernel::linear_stack::{Backward, Forward, Weights, takes_units};
 use crate::kernel::matmul::Matmul;
-use crate::kernel::{View, fill};
+use crate::kernel::units::Units;
+use crate::kernel::{View, fill, pack_weights};
+
+/// The weights of a stack as matrices of a device's units.
+struct Packed {
+    layers: usize,
+    units: Units,
+    matrices: TensorId,
+    /// What undoes the scales of f32 ones.
+    factors: Option<TensorId>,
+}
 
 impl Selector<'_> {
     /// y and, where the backward pass reads it, what each layer reads.
     pub(super) fn linear_stack(&mut self, id: NodeId, activation: Activation) -> Done {
         let node = self.graph.node(id);
         let x = self.quads(id, node.inputs[0])?;
-        let w = self.stacked_weights(id, node.inputs[1])?;
         let b = match node.inputs.get(2) {
             Some(b) => Some(self.quads(id, *b)?),
             None => None,
@@ -25,19 +35,25 @@ impl Selector<'_> {
             return Ok(());
         }
         let rows = node.outputs[0].shape.rows();
+        let packed = self.packed_weights(id, node.inputs[1], rows, false)?;
+        let dense = match packed {
+            Some(_) => None,
+            None => Some(self.stacked_weights(id, node.inputs[1])?),
+        };
+        let (w, of_w) = operand(&packed, dense.as_ref());
         let launches = Forward {
             activation,
             dtype: y.dtype,
             rows,
             x: &x.view,
-            w: &w.view,
+            w,
             b: b.as_ref().map(|b| &b.view),
             keep: kept.is_some(),
         }
         .launches(self.caps)?;
         // positions of operands are fixed; what is not there is bound by no launch
         let at = |l: &Option<Located>| l.as_ref().map_or(x.tensor, |l| l.tensor);
-        let tensors = [x.tensor, w.tensor, at(&b), y.tensor, at(&kept)];
+        let tensors = [x.tensor, of_w[0], at(&b), y.tensor, at(&kept), of_w[1]];
         self.emit(id, "", launches, &tensors, None)
     }
 
@@ -45,19 +61,24 @@ impl Selector<'_> {
     pub(super) fn linear_stack_grad(&mut self, id: NodeId, activation: Activation) -> Done {
         let node = self.graph.node(id);
         let mut read: Vec<Located> = Vec::new();
-        for value in &node.inputs {
+        for value in &node.inputs[1..] {
             read.push(self.quads(id, *value)?);
         }
-        let [w, kept, y, dy] = &read[..] else { unreachable!("inference has counted the inputs") };
+        let [kept, y, dy] = &read[..] else { unreachable!("inference has counted the inputs") };
         let (dx, dz) = (self.output(id, 0)?, self.output(id, 1)?);
         if dx.view.elements() == 0 {
             return Ok(());
         }
         let rows = node.outputs[0].shape.rows();
-        let backward =
-            Backward { activation, dtype: dx.dtype, rows, w: &w.view, kept: &kept.view, y: &y.view, dy: &dy.view };
+        let packed = self.packed_weights(id, node.inputs[0], rows, true)?;
+        let dense = match packed {
+            Some(_) => None,
+            None => Some(self.quads(id, node.inputs[0])?),
+        };
+        let (w, of_w) = operand(&packed, dense.as_ref());
+        let backward = Backward { activation, dtype: dx.dtype, rows, w, kept: &kept.view, y: &y.view, dy: &dy.view };
         let launches = backward.launches(self.caps)?;
-        let tensors = [w.tensor, kept.tensor, y.tensor, dy.tensor, dx.tensor, dz.tensor];
+        let tensors = [of_w[0], kept.tensor, y.tensor, dy.tensor, dx.tensor, dz.tensor, of_w[1]];
         self.emit(id, "", launches, &tensors, None)
     }
 
@@ -111,14 +132,51 @@ impl Selector<'_> {
         matches!(node.op, Op::LinearStack(_)) && node.inputs.iter().enumerate().all(|(i, v)| (*v == value) == (i == 1))
     }
 
+    /// Weights (L, out, in) as matrices for products with rows of inputs, or `backward` with rows of gradients; `None`
+    /// where multiply-adds in f32 carry the rows.
+    fn packed_weights(&mut self, id: NodeId, value: ValueId, rows: usize, backward: bool) -> Done<Option<Packed>> {
+        let ty = self.graph.ty(value);
+        let (layers, width, dtype) = (ty.shape.dims()[0], ty.shape.last(), ty.dtype);
+        let Some(units) = self.units(dtype) else { return Ok(None) };
+        if backward && units.split {
+            self.report_product(id, "three products a number are no faster backwards than multiply-adds".into());
+            return Ok(None);
+        }
+        if !takes_units(width, rows, dtype, units, self.caps) {
+            if dtype == DType::F32 {
+                self.report_product(id, format!("matrix units do not carry {rows} rows of {width}"));
+            }
+            return Ok(None);
+        }
+        let node = self.graph.node(id);
+        let located = match self.stored_transposed(value) {
+            Some(weight) => Located { view: weight.view.permute(&[0, 2, 1]), ..weight },
+            None => self.locate(value),
+        };
+        let order = if backward { [0, 2, 1] } else { [0, 1, 2] };
+        let launch = pack_weights::launch(&located.view.permute(&order), dtype, units, self.caps)?;
+        let [matrices, factors] = pack_weights::packed_bytes(layers, width, dtype, units);
+        let matrices = self.raw_tensor(node, matrices as u64, TensorKind::Temp)?;
+        let factors = match factors {
+            0 => None,
+            bytes => Some(self.raw_tensor(node, bytes as u64, TensorKind::Temp)?),
+        };
+        self.emit(id, "pack", vec![launch], &[located.tensor, matrices, factors.unwrap_or(matrices)], None)?;
+        Ok(Some(Packed { layers, units, matrices, factors }))
+    }
+
+    /// Weights (L, N, N) that the host stores as (L, in, out), seen so.
+    fn stored_transposed(&self, value: ValueId) -> Option<Located> {
+        let Op::Parameter(storage) = self.graph.producer(value).op else { return None };
+        let [weight] = &self.transposed.get(&storage)?[..] else { return None };
+        let ty = self.graph.ty(value);
+        Some(Located { tensor: weight.tensor, view: View::dense(&ty.shape), dtype: ty.dtype, own: false })
+    }
+
     /// Weights (L, N, N) as (L, in, out): stored so, or copied.
     fn stacked_weights(&mut self, id: NodeId, value: ValueId) -> Done<Located> {
-        let dtype = self.graph.ty(value).dtype;
-        if let Op::Parameter(storage) = self.graph.producer(value).op
-            && let Some([weight]) = self.transposed.get(&storage).map(Vec::as_slice)
-        {
-            let view = View::dense(self.graph.shape(value));
-            return Ok(Located { tensor: weight.tensor, view, dtype, own: false });
+        if let Some(weight) = self.stored_transposed(value) {
+            return Ok(weight);
         }
         let mut located = self.locate(value);
         located.view = located.view.permute(&[0, 2, 1]);
@@ -132,5 +190,14 @@ impl Selector<'_> {
             return Ok(located);
         }
         self.dense(id, value)
+    }
+}
+
+/// What a stack's launch reads its weights from, and the tensors of them and of their factors.
+fn operand<'a>(packed: &Option<Packed>, dense: Option<&'a Located>) -> (Weights<'a>, [TensorId; 2]) {
+    match (packed, dense) {
+        (Some(p), _) => (Weights::Packed(p.layers, p.units), [p.matrices, p.factors.unwrap_or(p.matrices)]),
+        (None, Some(w)) => (Weights::Dense(&w.view), [w.tensor; 2]),
+        (None, None) => unreachable!("weights that are not packed are located"),
     }
 }

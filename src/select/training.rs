@@ -36,7 +36,8 @@ impl Selector<'_> {
             tensors.push(self.output(id, output)?.tensor);
         }
         let weights = node.outputs[0].shape.elements();
-        let mut launches = adam::launches(attrs, self.graph.ty(node.inputs[3]).dtype, weights, in_place, self.caps)?;
+        let sizes = [weights, self.graph.shape(node.inputs[4]).elements()];
+        let mut launches = adam::launches(attrs, self.graph.ty(node.inputs[3]).dtype, sizes, in_place, self.caps)?;
         for operand in launches.iter_mut().flat_map(|l| &mut l.operands) {
             operand.offset += starts.get(operand.tensor).copied().unwrap_or(0);
         }

@@ -152,6 +152,9 @@ fn multiplies(graph: &Graph) -> bool {
                 | Op::Linear
                 | Op::FusedMatmul { .. }
                 | Op::LinearGrad { .. }
+                | Op::LinearStack(_)
+                | Op::LinearStackGrad(_)
+                | Op::LinearStackParamGrad
                 | Op::Attention(_)
                 | Op::AttentionGrad(_)
         );

@@ -18,16 +18,26 @@ pub(super) struct Limit<'a> {
 }
 
 impl<'a> Limit<'a> {
-    /// Appends the largest magnitude of several gradients.
+    /// Appends the largest magnitude of several gradients: of each by itself, then of all these.
     pub fn of(graph: &'a mut Graph, gradients: &[ValueId]) -> Result<Self, GraphError> {
         let zero = Op::Constant(0.0.into(), DType::F32, Shape::from([]));
         let largest = graph.push(zero, Vec::new(), "grad.largest")?.into();
         let mut limit = Limit { graph, largest };
-        for gradient in gradients {
-            let negative = limit.push(Op::Unary(Unary::Neg), &[*gradient])?;
-            let magnitude = limit.push(Op::Binary(Binary::Max), &[*gradient, negative])?;
-            let one = limit.reduce(Reduction::Max, magnitude)?;
-            limit.largest = limit.push(Op::Binary(Binary::Max), &[limit.largest, one])?;
+        for dtype in [DType::F32, DType::F16] {
+            let mut each = Vec::new();
+            for gradient in gradients {
+                if limit.graph.ty(*gradient).dtype != dtype {
+                    continue;
+                }
+                let elements = limit.graph.shape(*gradient).elements();
+                let flat = limit.push(Op::Reshape([elements].into()), &[*gradient])?;
+                each.push(limit.push(Op::Reduce { kind: Reduction::AbsMax, axes: vec![0], keepdim: true }, &[flat])?);
+            }
+            if !each.is_empty() {
+                let all = limit.push(Op::Concat(0), &each)?;
+                let all = limit.reduce(Reduction::AbsMax, all)?;
+                limit.largest = limit.push(Op::Binary(Binary::Max), &[limit.largest, all])?;
+            }
         }
         Ok(limit)
     }
@@ -52,8 +62,7 @@ impl<'a> Limit<'a> {
 
     /// Whether the loss and all gradients are finite, bool ().
     pub fn finite(&mut self, loss: ValueId) -> Value {
-        let negative = self.push(Op::Unary(Unary::Neg), &[loss])?;
-        let magnitude = self.push(Op::Binary(Binary::Max), &[loss, negative])?;
+        let magnitude = self.reduce(Reduction::AbsMax, loss)?;
         let largest = self.push(Op::Binary(Binary::Max), &[self.largest, magnitude])?;
         let most = self.constant(f32::MAX)?;
         self.push(Op::Compare(Comparison::LessEqual), &[largest, most])

@@ -73,6 +73,11 @@ impl Optimiser {
         }
     }
 
+    /// Whether its step is [`Op::Adam`].
+    pub(super) fn is_adam(&self) -> bool {
+        matches!(self, Optimiser::Adam { .. } | Optimiser::AdamW { .. })
+    }
+
     /// λ of parameters that no group changes.
     pub fn weight_decay(&self) -> f32 {
         match *self {
@@ -106,7 +111,7 @@ pub(super) struct Piece<'a> {
     pub moments: &'a [ValueId],
     pub gradient: ValueId,
     pub setting: Setting,
-    /// [`SCALARS`], the rate scaled as the setting says.
+    /// [`SCALARS`], the rate scaled as the setting says; of Adam with limits five of them, see [`AdamAttrs`].
     pub scalars: ValueId,
 }
 
@@ -203,9 +208,10 @@ pub(super) fn scaled(g: &mut Graph, scalars: ValueId, rate_scale: f32) -> Result
     if rate_scale == 1.0 {
         return Ok(scalars);
     }
+    let rest = g.shape(scalars).elements() - 1;
     let mut push = |op: Op, inputs: &[ValueId]| g.push(op, inputs.to_vec(), SCALARS).map(ValueId::from);
     let rate = push(Op::Slice { axis: 0, start: 0, len: 1 }, &[scalars])?;
-    let rest = push(Op::Slice { axis: 0, start: 1, len: 2 }, &[scalars])?;
+    let rest = push(Op::Slice { axis: 0, start: 1, len: rest }, &[scalars])?;
     let rate = push(Op::Unary(Unary::Scale(rate_scale.into())), &[rate])?;
     push(Op::Concat(0), &[rate, rest])
 }

@@ -12,7 +12,7 @@ use super::trained::Trained;
 use super::{Precision, TrainError, TrainOptions};
 use crate::grad::gradients_checkpointed;
 use crate::graph::{
-    Binary, DType, Disposition, Graph, NodeId, Op, Scalar, Shape, TensorType, Unary, ValueId, dead_code,
+    Binary, DType, Disposition, Graph, GraphError, NodeId, Op, Scalar, Shape, TensorType, Unary, ValueId, dead_code,
 };
 use std::collections::BTreeMap;
 
@@ -72,6 +72,10 @@ pub fn training_step(forward: &Graph, options: &TrainOptions) -> Result<Graph, T
     let waits: Vec<NodeId> = parameters.iter().map(|p| last[p.0]).collect();
     let scalars = step.movable(NOTHING, |g| Ok(g.push_input(scalars_type(), SCALARS).into()))?;
     let limits = step.movable(NOTHING, |g| limits(g, options, &trained, &gradients, outputs[loss_at], scale))?;
+    let scalars = match limits.needs_all() && options.optimiser.is_adam() {
+        true => step.movable(NOTHING, |g| Ok(limits.scalars(g, scalars)?))?,
+        false => scalars,
+    };
     // a gradient that only its update reads may be made in pieces
     let bytes = if options.micro_batches > 1 || limits.needs_all() { usize::MAX } else { options.piece_bytes };
     let uses = step.graph.use_counts();
@@ -261,6 +265,19 @@ impl Limits {
     fn needs_all(&self) -> bool {
         self.factor.is_some() || self.finite.is_some()
     }
+
+    /// Appends the scalars of [`Op::Adam`] with a factor and whether the step counts.
+    fn scalars(&self, g: &mut Graph, scalars: ValueId) -> Result<ValueId, GraphError> {
+        let mut push = |op: Op, inputs: &[ValueId]| g.push(op, inputs.to_vec(), "limits").map(ValueId::from);
+        let mut one = |v: f32| push(Op::Constant(v.into(), DType::F32, Shape::from([])), &[]);
+        let [no, yes] = [one(0.0)?, one(1.0)?];
+        let counts = self.finite.map_or(Ok(yes), |finite| push(Op::Where, &[finite, yes, no]))?;
+        let mut all = vec![scalars];
+        for value in [self.factor.unwrap_or(yes), counts] {
+            all.push(push(Op::Reshape([1].into()), &[value])?);
+        }
+        push(Op::Concat(0), &all)
+    }
 }
 
 /// What all updates have in common.
@@ -304,16 +321,18 @@ impl Update<'_> {
                 next.iter_mut().zip(old).for_each(|(next, old)| next.push(old));
                 continue;
             }
-            if g.ty(gradient).dtype == DType::F16 {
+            // Adam widens and limits what it reads by itself
+            let apart = !optimiser.is_adam();
+            if apart && g.ty(gradient).dtype == DType::F16 {
                 gradient = g.push(Op::Cast(DType::F32), vec![gradient], "grad.widen")?.into();
             }
-            if let Some(factor) = self.limits.factor {
+            if let (Some(factor), true) = (self.limits.factor, apart) {
                 gradient = g.push(Op::Binary(Binary::Mul), vec![gradient, factor], "grad.clip")?.into();
             }
             let scalars = scaled(g, self.scalars, setting.rate_scale)?;
             let piece = Piece { name: &name, weight: old[0], moments: &old[1..], gradient, setting: *setting, scalars };
             let mut new = optimiser.step(g, &piece)?;
-            if let Some(finite) = self.limits.finite {
+            if let (Some(finite), true) = (self.limits.finite, apart) {
                 for (new, old) in new.iter_mut().zip(&old) {
                     *new = keep_unless(g, finite, *new, *old, &format!("skip.{name}"))?;
                 }

@@ -17,7 +17,7 @@ use crate::model::ParamSource;
 use crate::session::{CompileOptions, Compiled, Mode, Program, Session, compile, lift_limits};
 use crate::tensor::Tensor;
 use crate::trace::Frame;
-use crate::train::{SCALARS, TrainOptions, training_step};
+use crate::train::{Precision, SCALARS, TrainOptions, training_step};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -34,7 +34,7 @@ pub fn compile_training(
 ) -> Result<Compiled, Error> {
     forward.verify()?;
     let (graph, mut report) = match options.mode == Mode::Fused && options.lift {
-        true => lift_within(forward, &training_lift_limits(caps))?,
+        true => lift_within(forward, &training_lift_limits(train, caps))?,
         false => (forward.clone(), Default::default()),
     };
     let step = training_step(&graph, train)?;
@@ -47,8 +47,13 @@ pub fn compile_training(
 
 /// As for a forward pass, but for what a stack keeps for the backward pass: while one is walked backwards, as much again
 /// is alive of its gradients.
-fn training_lift_limits(caps: &DeviceCaps) -> LiftLimits {
-    LiftLimits { stack_bytes: STACK_BYTES, ..lift_limits(caps) }
+fn training_lift_limits(train: &TrainOptions, caps: &DeviceCaps) -> LiftLimits {
+    // the graph that is lifted is in f32 yet
+    let narrowing = match train.precision {
+        Precision::F32 => 1,
+        Precision::F16(_) => 2,
+    };
+    LiftLimits { stack_bytes: narrowing * STACK_BYTES, ..lift_limits(caps) }
 }
 
 /// Bytes of activations that a stack keeps.

@@ -201,7 +201,7 @@ fn r11_tensors_without_elements() -> Result {
 fn r12_reductions_do_not_know_subgroups() -> Result {
     let mut b = Builder::new();
     let x = b.input("x", TensorType::new(DType::F32, [3, 1000]))?;
-    for kind in [Reduction::Sum, Reduction::Mean, Reduction::Max] {
+    for kind in [Reduction::Sum, Reduction::Mean, Reduction::Max, Reduction::AbsMax] {
         for axis in [0, 1] {
             let y = b.reduce(kind, x, &[axis], false)?;
             b.output(&format!("{} {axis}", kind.name()), y)?;

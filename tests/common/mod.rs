@@ -75,7 +75,9 @@ pub const OTHERS: [Setup; 2] = [setup(Mode::Recorded, true, true), setup(Mode::F
 
 impl Setup {
     pub fn options(self, session: &Session) -> CompileOptions {
-        let limits = Some(DeviceCaps { cpu: !self.tiled, ..session.caps().clone() });
+        // with checks as on devices that have no 64-bit integers
+        let int64 = session.caps().int64 && !self.checked;
+        let limits = Some(DeviceCaps { cpu: !self.tiled, int64, ..session.caps().clone() });
         // of the fused ones all that may run side by side do
         let overlap = if self.tiled { Overlap::Always } else { Overlap::Never };
         let (mode, checked) = (self.mode, self.checked);

@@ -37,6 +37,7 @@ fn rule(op: &Op) -> Option<usize> {
         Op::CrossEntropy(_) => 41,
         Op::Recompute(_) => 42,
         Op::LinearStack(_) => 43,
+        Op::Reduce { kind: Reduction::AbsMax, .. } => 44,
         // without inputs, or with a result that has no gradient
         Op::Input
         | Op::Parameter(_)
@@ -127,7 +128,7 @@ fn every_rule_gives_central_differences() {
     losses(&mut seen);
     attention::forms(&mut seen);
     let rules: BTreeSet<usize> = seen.0.iter().filter_map(rule).collect();
-    assert_eq!(rules, (0..44).collect(), "a rule without a check");
+    assert_eq!(rules, (0..45).collect(), "a rule without a check");
 }
 
 fn unary(seen: &mut Seen) {
@@ -334,7 +335,7 @@ fn rows(seen: &mut Seen) {
 }
 
 fn reductions(seen: &mut Seen) {
-    for kind in [Reduction::Sum, Reduction::Mean, Reduction::Max] {
+    for kind in [Reduction::Sum, Reduction::Mean, Reduction::Max, Reduction::AbsMax] {
         for axes in [&[][..], &[0], &[1], &[2], &[0, 2], &[0, 1, 2]] {
             for keepdim in [false, true] {
                 seen.check(&format!("{} {axes:?}", kind.name()), |c| {
@@ -391,7 +392,12 @@ fn ties_and_edges_are_those_of_pytorch() {
     close(&power[1], &[0.0, 0.0, 0.0, 2f64.ln(), NAN]);
     let most = Op::Reduce { kind: Reduction::Max, axes: vec![0], keepdim: true };
     close(&slopes(most.clone(), &[&[3.0, 1.0, 3.0, 3.0]])[0], &[1.0 / 3.0, 0.0, 1.0 / 3.0, 1.0 / 3.0]);
-    assert!(slopes(most, &[&[3.0, NAN]])[0].iter().all(|v| v.is_nan()), "a NaN must stay visible");
+    let far = Op::Reduce { kind: Reduction::AbsMax, axes: vec![0], keepdim: true };
+    close(&slopes(far.clone(), &[&[3.0, 1.0, -3.0]])[0], &[0.5, 0.0, -0.5]);
+    close(&slopes(far.clone(), &[&[0.0, -0.0]])[0], &[0.0, 0.0]);
+    for op in [most, far] {
+        assert!(slopes(op, &[&[3.0, NAN]])[0].iter().all(|v| v.is_nan()), "a NaN must stay visible");
+    }
 }
 
 #[test]

@@ -19,3 +19,4 @@ mod optimiser;
 mod reductions;
 mod rows;
 mod stacks;
+mod stacks_units;

@@ -140,6 +140,32 @@ fn a_step_whose_states_are_read_elsewhere_is_made_apart() -> Result {
     Ok(())
 }
 
+/// A factor of the gradient, and steps that do not count, whatever their gradient: in place, of pieces, and apart.
+#[test]
+fn limited_steps() -> Result {
+    let mut c = Case::new();
+    for (i, (factor, counts)) in [(0.25, 1.0), (f64::INFINITY, 0.0), (1.0, 1.0)].into_iter().enumerate() {
+        let at = [0.05, 1.0 - 0.9f64.powi(3), 1.0 - 0.999f64.powi(3), factor, counts];
+        let s = c.named(&format!("scalars{i}"), tensor(DType::F32, &[5], &at));
+        for (j, dims) in [[1, 1], [31, 3], [33, 8]].into_iter().enumerate() {
+            let w = c.parameter(random(DType::F32, &dims, 1 + i as u64));
+            let gradient = random(DType::F32, &dims, 10 + j as u64);
+            let g = c.input(if counts == 0.0 { full(DType::F32, &dims, f64::NAN) } else { gradient });
+            let new = step(&mut c, &format!("{i} {j}"), attrs(0.1, j % 2 == 0), [w, g, s])?;
+            if j == 1 {
+                for [old, new] in new {
+                    let apart = c.b.sub(new, old)?;
+                    c.output(format!("{i} {}", old.node.0), Ok(apart));
+                }
+            } else {
+                update(&mut c, new)?;
+            }
+        }
+    }
+    c.check(1e-6, &BOTH);
+    Ok(())
+}
+
 #[test]
 fn gradients_of_f16_and_their_views() -> Result {
     if !f16() {
@@ -147,11 +173,13 @@ fn gradients_of_f16_and_their_views() -> Result {
     }
     let mut c = Case::new();
     let s = c.named("scalars", scalars(2));
+    let limited = c.named("limited", tensor(DType::F32, &[5], &[0.05, 0.19, 0.002, 0.125, 1.0]));
     for (i, dims) in [[1, 1], [31, 3], [33, 8], [1, 257]].into_iter().enumerate() {
         let w = c.parameter(random(DType::F32, &dims, i as u64));
         let g = c.input(random(DType::F16, &[dims[1], dims[0]], 10 + i as u64));
         let turned = c.b.permute(g, &[1, 0])?;
-        let new = step(&mut c, &i.to_string(), attrs(0.1, i % 2 == 0), [w, turned, s])?;
+        let s = if i % 2 == 0 { s } else { limited };
+        let new = step(&mut c, &i.to_string(), attrs(0.1, i < 2), [w, turned, s])?;
         update(&mut c, new)?;
     }
     c.check(1e-6, &BOTH);

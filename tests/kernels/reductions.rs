@@ -3,7 +3,7 @@
 use crate::common::{BOTH, Case, F32, floats, full, random, tensor};
 use kiln::graph::{DType, Reduction};
 
-const KINDS: [Reduction; 3] = [Reduction::Sum, Reduction::Mean, Reduction::Max];
+const KINDS: [Reduction; 4] = [Reduction::Sum, Reduction::Mean, Reduction::Max, Reduction::AbsMax];
 
 #[test]
 fn over_every_set_of_axes() {

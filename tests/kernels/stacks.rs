@@ -8,19 +8,19 @@ use kiln::tensor::Tensor;
 
 /// A stack's sizes.
 #[derive(Clone, Copy)]
-struct Form {
-    rows: usize,
-    width: usize,
-    layers: usize,
-    bias: bool,
+pub struct Form {
+    pub rows: usize,
+    pub width: usize,
+    pub layers: usize,
+    pub bias: bool,
 }
 
-const fn form(rows: usize, width: usize, layers: usize, bias: bool) -> Form {
+pub const fn form(rows: usize, width: usize, layers: usize, bias: bool) -> Form {
     Form { rows, width, layers, bias }
 }
 
 /// Random weights that keep the size of what passes through them.
-fn weights(dtype: DType, f: Form, seed: u64) -> Tensor {
+pub fn weights(dtype: DType, f: Form, seed: u64) -> Tensor {
     let dims = [f.layers, f.width, f.width];
     let scale = (6.0 / f.width as f64).sqrt();
     let values: Vec<f64> = random(dtype, &dims, seed).to_f64().iter().map(|v| v * scale).collect();
@@ -28,7 +28,7 @@ fn weights(dtype: DType, f: Form, seed: u64) -> Tensor {
 }
 
 /// What a stack makes and, with `kept`, what its layers read.
-fn forward(c: &mut Case, dtype: DType, f: Form, activation: Activation, kept: bool) {
+pub fn forward(c: &mut Case, dtype: DType, f: Form, activation: Activation, kept: bool) {
     let x = c.input(random(dtype, &[f.rows, f.width], 1));
     let w = c.parameter(weights(dtype, f, 2));
     let b = f.bias.then(|| c.parameter(random(dtype, &[f.layers, f.width], 3)));
@@ -43,6 +43,16 @@ fn forward(c: &mut Case, dtype: DType, f: Form, activation: Activation, kept: bo
 
 /// The gradients of a stack whose forward values are given.
 fn backward(dtype: DType, f: Form, activation: Activation) -> (Graph, Named) {
+    let (mut graph, inputs, [kept, dz]) = backward_rows(dtype, f, activation);
+    let sums = graph.push(Op::LinearStackParamGrad, vec![kept, dz], "parameters").unwrap();
+    for (name, output) in [("dw", 0), ("db", 1)] {
+        graph.push_output(name, ValueId { node: sums, output }, Disposition::Read).unwrap();
+    }
+    (graph, inputs)
+}
+
+/// Those of its input and of each layer's sums, with what the layers read and the latter.
+pub fn backward_rows(dtype: DType, f: Form, activation: Activation) -> (Graph, Named, [ValueId; 2]) {
     let (mut graph, mut inputs) = (Graph::default(), Named::new());
     let rows = [f.rows, f.width];
     let stacked = [f.layers, f.rows, f.width];
@@ -60,11 +70,10 @@ fn backward(dtype: DType, f: Form, activation: Activation) -> (Graph, Named) {
     let kept = read[1];
     let node = graph.push(Op::LinearStackGrad(activation), read, "back").unwrap();
     let dz = ValueId { node, output: 1 };
-    let sums = graph.push(Op::LinearStackParamGrad, vec![kept, dz], "parameters").unwrap();
-    for (name, node, output) in [("dx", node, 0), ("dz", node, 1), ("dw", sums, 0), ("db", sums, 1)] {
+    for (name, output) in [("dx", 0), ("dz", 1)] {
         graph.push_output(name, ValueId { node, output }, Disposition::Read).unwrap();
     }
-    (graph, inputs)
+    (graph, inputs, [kept, dz])
 }
 
 fn check_backward(dtype: DType, f: Form, activation: Activation, tolerance: f64, setups: &[Setup]) {

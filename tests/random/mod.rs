@@ -352,7 +352,7 @@ fn embedding(g: &mut Random, m: &Move) -> Value {
 
 fn reduce(g: &mut Random, m: &Move) -> Value {
     let x = g.float(m.a, 1)?;
-    let kind = [Reduction::Sum, Reduction::Mean, Reduction::Max][m.b % 3];
+    let kind = [Reduction::Sum, Reduction::Mean, Reduction::Max, Reduction::AbsMax][m.b % 4];
     let rank = g.b.shape(x).rank();
     let axes = if m.c.is_multiple_of(5) { (0..rank).collect() } else { vec![m.c % rank] };
     g.b.reduce(kind, x, &axes, m.c.is_multiple_of(2))

@@ -35,6 +35,14 @@ fn clipping_scales_all_gradients_to_the_norm() {
             let expected: Vec<f64> = start[name].to_f64().iter().zip(gradient).map(|(w, g)| w - factor * g).collect();
             assert_near(name, &trainer.parameter(name), &expected, 1e-9);
         }
+        // Adam takes the factor by itself: its first moments are 0.1 of what comes of the gradients
+        let options = TrainOptions { clip_norm: Some(most), skip_non_finite: true, ..TrainOptions::default() };
+        let mut trainer = OnReference::new(&graph, &start, &options, true);
+        trainer.step(&batch(6));
+        for (name, gradient) in &gradients {
+            let expected: Vec<f64> = gradient.iter().map(|g| f64::from(1.0 - 0.9f32) * factor * g).collect();
+            assert_near(name, &trainer.states[&format!("adam.m.{name}")].data, &expected, 1e-7);
+        }
     }
 }
 

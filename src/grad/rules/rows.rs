@@ -3,7 +3,7 @@
 
 use super::Done;
 use crate::grad::walk::Local;
-use crate::graph::{Comparison, CrossEntropyAttrs, Op, Reduction, Shape, ValueId};
+use crate::graph::{Binary, Comparison, CrossEntropyAttrs, Op, Reduction, Shape, Unary, ValueId};
 
 const STATISTICS: &str =
     "its row statistics carry no gradient; compute them with mean over the last axis where a loss needs them";
@@ -54,7 +54,7 @@ pub(super) fn rmsnorm(c: &mut Local) -> Done {
     Ok(())
 }
 
-/// Every element has a share of its sum; of a maximum those that reach it share alike.
+/// Every element has a share of its sum; of a maximum or largest magnitude those that reach it share alike.
 pub(super) fn reduce(c: &mut Local, kind: Reduction, axes: &[usize]) -> Done {
     c.begin("dx");
     let (dy, shape) = (c.dy()?, c.ty(0).shape);
@@ -70,16 +70,25 @@ pub(super) fn reduce(c: &mut Local, kind: Reduction, axes: &[usize]) -> Done {
             let share = c.w.scale(dy, (1.0 / count.max(1) as f64) as f32)?;
             c.w.broadcast(share, &shape)?
         }
-        Reduction::Max => {
+        Reduction::Max | Reduction::AbsMax => {
             let (x, y) = (c.input(0)?, c.output(0)?);
             let y = if leading { y } else { c.w.reshape(y, &kept)? };
-            let reached = c.w.compare(Comparison::Equal, x, y)?;
             let one = c.scalar(1.0)?;
+            let reached = c.w.compare(Comparison::Equal, x, y)?;
             let hits = c.w.only_where(reached, one)?;
+            // each with its sign; 0 is its own opposite and has none
+            let (hits, signed) = if kind == Reduction::Max {
+                (hits, hits)
+            } else {
+                let opposite = c.w.unary(Unary::Neg, x)?;
+                let reached = c.w.compare(Comparison::Equal, opposite, y)?;
+                let opposite = c.w.only_where(reached, one)?;
+                (c.w.binary(Binary::Max, hits, opposite)?, c.w.sub(hits, opposite)?)
+            };
             let count = c.w.push(Op::Reduce { kind: Reduction::Sum, axes: axes.to_vec(), keepdim: true }, &[hits])?;
             let share = c.w.div(dy, count)?;
             // a line with a NaN has no hits: its share is infinite or NaN, and so 0 times it is NaN
-            c.w.mul(hits, share)?
+            c.w.mul(signed, share)?
         }
     };
     c.give(0, dx);

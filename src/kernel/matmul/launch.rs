@@ -317,7 +317,7 @@ impl Matmul<'_> {
             self.units.and_then(|u| Some((u, units_tile::tile([m, q.n, q.k, batch], needs, u.units, caps)?)));
         let tile = match on_units {
             Some((_, tile)) => tile,
-            None if caps.cpu => direct_tile(m, q.n),
+            None if caps.cpu => direct_tile(m, q.n, q.k, batch),
             None => tile(m, q.n, q.k, batch, a_side.along_k, caps),
         };
         let (tiles_m, tiles_n) = (m.div_ceil(tile.m), q.n.div_ceil(tile.n));

@@ -4,9 +4,14 @@
 use super::Tile;
 use crate::caps::DeviceCaps;
 
+/// Multiply-adds of a product from which on a CPU's largest share of an invocation gains more than it takes to compile.
+const MUCH: usize = 1 << 25;
+
 /// Rows are uniform over a workgroup of eight invocations; fewer where M or N are small. A load costs such a CPU far
-/// more than a multiply-add, so an invocation's share is as large as its registers and its stack in cache allow.
-pub(super) fn direct_tile(m: usize, n: usize) -> Tile {
+/// more than a multiply-add, so an invocation's share is as large as its registers and its stack in cache allow. In a
+/// product of little work it is half of that: as fast where few rows or columns are left over, and Mesa compiles it three
+/// times as fast, for what it keeps alive.
+pub(super) fn direct_tile(m: usize, n: usize, k: usize, batch: usize) -> Tile {
     let tm = match m {
         1 => 1,
         2..=4 => 4,
@@ -16,6 +21,7 @@ pub(super) fn direct_tile(m: usize, n: usize) -> Tile {
     let tn = match n {
         ..=32 => 4,
         33..=64 => 8,
+        _ if m * n * k * batch < MUCH => 8,
         _ => 16,
     };
     Tile { m: tm, n: 8 * tn, k: 0, tm, tn }
@@ -127,7 +133,7 @@ fn predicted(m: usize, n: usize, k: usize, batch: usize, caps: &DeviceCaps) -> i
 /// The tiles that the device can run, that of the least predicted time first.
 pub(super) fn candidates(m: usize, n: usize, k: usize, batch: usize, caps: &DeviceCaps) -> Vec<Tile> {
     if caps.cpu {
-        return direct_candidates(m, n);
+        return direct_candidates(m, n, k, batch);
     }
     let mut all: Vec<(usize, f64, Tile)> = Vec::new();
     for (cost, tile) in predicted(m, n, k, batch, caps) {
@@ -140,8 +146,8 @@ pub(super) fn candidates(m: usize, n: usize, k: usize, batch: usize, caps: &Devi
 }
 
 /// The direct kernel's tiles, the preferred first; rows beyond M would repeat the last one.
-fn direct_candidates(m: usize, n: usize) -> Vec<Tile> {
-    let own = direct_tile(m, n);
+fn direct_candidates(m: usize, n: usize, k: usize, batch: usize) -> Vec<Tile> {
+    let own = direct_tile(m, n, k, batch);
     let shares = [16, 8, 4].into_iter().flat_map(|tm| [16, 8, 4].map(|tn| (tm, tn)));
     let others = shares.filter(|&(tm, tn)| tm <= own.tm && 8 * tn < 2 * n.max(32) && (tm, tn) != (own.tm, own.tn));
     let tile = |(tm, tn)| Tile { m: tm, n: 8 * tn, k: 0, tm, tn };
@@ -211,7 +217,7 @@ pub(super) fn slices(m: usize, n: usize, k: usize, caps: &DeviceCaps) -> Vec<usi
 #[cfg(test)]
 pub(super) fn all() -> impl Iterator<Item = Tile> {
     let tiles = TILES.iter().flat_map(|c| depths(c.tile));
-    let direct = [(16, 128), (1, 64), (8, 32)].into_iter().flat_map(|(m, n)| direct_candidates(m, n));
+    let direct = [(16, 128), (1, 64), (8, 32)].into_iter().flat_map(|(m, n)| direct_candidates(m, n, MUCH, 1));
     let mut all: Vec<Tile> = tiles.chain(direct).chain([SMALLEST]).collect();
     let mut seen = std::collections::HashSet::new();
     all.retain(|tile| seen.insert(*tile));

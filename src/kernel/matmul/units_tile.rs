@@ -7,15 +7,21 @@ use crate::caps::{DeviceCaps, MatrixUnits};
 use crate::kernel::units::Units;
 
 /// Rows, columns and depth of a tile, rows and columns of a subgroup's share, and the share of the best tile's rate that
-/// it reaches where enough of them are there, with operands split and not.
-const TILES: [(Tile, f64, f64); 7] = [
-    (Tile { m: 128, n: 128, k: 32, tm: 64, tn: 32 }, 1.0, 0.8),
-    (Tile { m: 128, n: 128, k: 32, tm: 64, tn: 64 }, 0.6, 1.0),
-    (Tile { m: 256, n: 128, k: 32, tm: 64, tn: 32 }, 0.5, 0.95),
-    (Tile { m: 128, n: 128, k: 16, tm: 64, tn: 32 }, 0.85, 0.6),
-    (Tile { m: 128, n: 64, k: 32, tm: 32, tn: 32 }, 0.78, 0.75),
-    (Tile { m: 64, n: 64, k: 32, tm: 32, tn: 32 }, 0.8, 0.7),
-    (Tile { m: 32, n: 64, k: 32, tm: 32, tn: 16 }, 0.5, 0.4),
+/// it reaches where enough of them are there: of operands in f32 that are split, that are rounded, and of those in f16.
+/// Fitted to rates on an H200 at 4096³ and at K = 768, where a tile's begin and end count for more the larger it is;
+/// docs/performance.md has them.
+const TILES: [(Tile, [f64; 3]); 11] = [
+    (Tile { m: 128, n: 256, k: 32, tm: 64, tn: 64 }, [0.4, 0.78, 0.9]),
+    (Tile { m: 256, n: 128, k: 32, tm: 64, tn: 64 }, [0.4, 0.75, 0.8]),
+    (Tile { m: 128, n: 128, k: 32, tm: 64, tn: 64 }, [0.6, 0.63, 1.0]),
+    (Tile { m: 128, n: 128, k: 32, tm: 64, tn: 32 }, [1.0, 0.55, 0.62]),
+    (Tile { m: 128, n: 128, k: 16, tm: 64, tn: 32 }, [0.93, 0.5, 0.5]),
+    (Tile { m: 64, n: 128, k: 32, tm: 32, tn: 64 }, [0.7, 0.55, 0.8]),
+    (Tile { m: 128, n: 64, k: 32, tm: 32, tn: 32 }, [0.81, 0.6, 0.64]),
+    (Tile { m: 128, n: 64, k: 16, tm: 64, tn: 32 }, [0.88, 0.45, 0.5]),
+    (Tile { m: 64, n: 64, k: 32, tm: 32, tn: 32 }, [0.74, 0.51, 0.59]),
+    (Tile { m: 64, n: 64, k: 16, tm: 32, tn: 32 }, [0.79, 0.4, 0.45]),
+    (Tile { m: 32, n: 64, k: 32, tm: 32, tn: 16 }, [0.5, 0.38, 0.4]),
 ];
 
 /// For emulated units, by their side: several shares in a tile, several matrices in most shares.
@@ -27,6 +33,9 @@ const EMULATED: [(u32, Tile); 3] = [
 
 /// Invocations on a core that hide each other's waits for memory.
 const HIDING: usize = 512;
+
+/// Bytes of workgroup memory that a core has for all of its workgroups: two of 24 KiB fit, of 28 KiB one.
+const CORE_BYTES: usize = 52 << 10;
 
 /// The least M, N and K that go to units: smaller ones would leave most of a matrix empty.
 const LEAST: usize = 16;
@@ -92,17 +101,19 @@ fn predicted(
     };
     let cost = move |(t, share): (Tile, f64)| {
         let threads = t.m / t.tm * (t.n / t.tn) * units.units.lanes() as usize;
+        let fit = CORE_BYTES / bytes(t, needs.sides, units, needs.scaled).next_multiple_of(1 << 10);
         let tiles = (m.div_ceil(t.m) * n.div_ceil(t.n) * batch).div_ceil(CORES);
-        (rounds(tiles, (HIDING / threads).max(1)) * (t.m * t.n) as f64 / share, t)
+        (rounds(tiles, (HIDING / threads).min(fit).max(1)) * (t.m * t.n) as f64 / share, t)
     };
-    tiles(units).into_iter().filter(move |(t, _)| fits(*t)).map(cost)
+    tiles(units, needs.scaled).into_iter().filter(move |(t, _)| fits(*t)).map(cost)
 }
 
 /// The tiles of these units, with the share of the best rate that each reaches.
-fn tiles(units: Units) -> Vec<(Tile, f64)> {
+fn tiles(units: Units, scaled: bool) -> Vec<(Tile, f64)> {
     match units.units {
         MatrixUnits::Device { .. } => {
-            TILES.iter().map(|&(tile, split, one)| (tile, if units.split { split } else { one })).collect()
+            let kind = if units.split { 0 } else { usize::from(!scaled) + 1 };
+            TILES.iter().map(|(tile, shares)| (*tile, shares[kind])).collect()
         }
         MatrixUnits::Emulated { side } => {
             EMULATED.iter().filter(|(of, _)| *of == side).map(|(_, tile)| (*tile, 1.0)).collect()
@@ -119,8 +130,44 @@ pub(super) fn all() -> Vec<(Units, Tile)> {
         let emulated = EMULATED.map(|(side, _)| MatrixUnits::Emulated { side });
         for units in devices.into_iter().chain(emulated) {
             let units = Units { units, split };
-            all.extend(tiles(units).into_iter().map(|(tile, _)| (units, tile)));
+            all.extend(tiles(units, false).into_iter().map(|(tile, _)| (units, tile)));
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Needs, tile};
+    use crate::caps::{DeviceCaps, MatrixUnits};
+    use crate::kernel::matmul::Side;
+    use crate::kernel::units::Units;
+
+    /// The tile of (M, K) · (K, N), both stored so, on the device that the table was measured on.
+    fn chosen([m, n, k]: [usize; 3], split: bool, scaled: bool) -> [usize; 5] {
+        let units = MatrixUnits::Device { side: 16, lanes: 32 };
+        let caps =
+            DeviceCaps { workgroup_bytes: 48 << 10, max_invocations: 1024, units: Some(units), ..DeviceCaps::PORTABLE };
+        let sides = [true, false].map(|along_k| Side { along_k, vec: true });
+        let needs = Needs { sides, scaled, sums: false };
+        let t = tile([m, n, k, 1], needs, Units { units, split }, &caps).unwrap();
+        [t.m, t.n, t.k, t.tm, t.tn]
+    }
+
+    #[test]
+    fn tiles_are_those_that_were_the_fastest_or_close() {
+        let cube = [4096; 3];
+        let [wide, deep, square, middle] = [[2048, 3072, 768], [2048, 768, 3072], [2048, 768, 768], [2048, 2304, 768]];
+        for size in [cube, wide] {
+            assert_eq!(chosen(size, true, true), [128, 128, 32, 64, 32]);
+            assert_eq!(chosen(size, false, false), [128, 128, 32, 64, 64]);
+        }
+        for size in [deep, square, middle] {
+            assert_eq!(chosen(size, true, true), [64, 64, 16, 32, 32]);
+            assert_eq!(chosen(size, false, true), [64, 64, 32, 32, 32]);
+            assert_eq!(chosen(size, false, false), [64, 128, 32, 32, 64]);
+        }
+        assert_eq!(chosen(cube, false, true), [128, 256, 32, 64, 64]);
+        assert_eq!(chosen(wide, false, true), [128, 64, 32, 32, 32]);
+    }
 }

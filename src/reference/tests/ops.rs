@@ -135,6 +135,8 @@ fn every_op_gives_its_known_value() {
     check(reduce(Reduction::Max, &[1], true), &[six], &[&[3.0, 6.0]]);
     check(reduce(Reduction::Max, &[0], false), &[(F32, &[3], &[1.0, NAN, 3.0])], &[&[NAN]]);
     check(reduce(Reduction::Sum, &[], false), &[pair], &[&[1.0, 3.0]]);
+    check(reduce(Reduction::AbsMax, &[1], false), &[(F32, &[2, 2], &[1.0, -3.0, 0.5, 0.25])], &[&[3.0, 0.5]]);
+    check(reduce(Reduction::AbsMax, &[0], false), &[(F32, &[2], &[-INF, NAN])], &[&[NAN]]);
     check(Op::Arg(Extreme::Max, 1), &[(F32, &[2, 3], &[1.0, 5.0, 5.0, INF, NAN, NAN])], &[&[1.0, 1.0]]);
     check(Op::Arg(Extreme::Max, 0), &[six], &[&[1.0, 1.0, 1.0]]);
     check(Op::Reshape([3, 2].into()), &[six], &[six_values()]);

@@ -131,6 +131,13 @@ fn every_op_of_training_gives_its_known_value() {
         // m = 0.05, v = 0.125: 1 − 0.25 · 0.1 / 0.5
         &[&[0.95], &[0.05], &[0.125]],
     );
+    // the same from twice a quarter; and a step that does not count, of whatever gradient
+    for (gradient, limits, after) in [(0.25, [2.0, 1.0], [0.95, 0.05, 0.125]), (f64::NAN, [2.0, 0.0], [1.0, 0.0, 0.0])]
+    {
+        let scalars = [0.25, 0.5, 0.5, limits[0], limits[1]];
+        let inputs: [Input; 5] = [one, zero, zero, (F32, &[1], &[gradient]), (F32, &[5], &scalars)];
+        check(adam(0.5, 0.0, false), &inputs, &[&after[..1], &after[1..2], &after[2..]]);
+    }
     assert_eq!(seen, (0..15).collect(), "an op without a row");
 }
 
