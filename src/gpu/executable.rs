@@ -1,7 +1,7 @@
 //! In: a recording; out: [`Executable`]: its buffers, pipelines and bind groups, made once.
 
+use super::ahead::Ahead;
 use super::buffers::{Content, fill, make_buffers, make_uniforms, read_buffer, write_buffer};
-use super::run::Ready;
 use super::{Counters, Gpu, GpuError, Resident};
 use crate::kernel::{Access, ParamSpace};
 use crate::record::{BufferId, Kernel, LEAST_BINDING, Params, Recording};
@@ -30,7 +30,7 @@ pub struct Executable {
     pub(super) bind_groups: Vec<wgpu::BindGroup>,
     pub(super) staging: Mutex<Vec<wgpu::Buffer>>,
     /// The next run's dispatches.
-    pub(super) ready: Mutex<Option<Ready>>,
+    pub(super) ahead: Ahead,
     /// A row of inputs for each run of a submission that has several.
     pub(super) rows: Mutex<Option<wgpu::Buffer>>,
     /// Held while a run, a write or a read is submitted: none comes between the parts of another.
@@ -134,7 +134,7 @@ impl Executable {
             pipelines,
             bind_groups,
             staging: Mutex::default(),
-            ready: Mutex::default(),
+            ahead: Ahead::default(),
             rows: Mutex::default(),
             order: Mutex::default(),
             timestamps: options.timestamps && gpu.caps().timestamps,

@@ -5,6 +5,7 @@
 //! [`Pending`] a run in flight.
 
 mod adapter;
+mod ahead;
 mod buffers;
 mod device;
 mod error;

@@ -1,6 +1,7 @@
 //! In: an executable and the inputs of a run, or of several in a row; out: [`Pending`], then the bytes that they give
 //! back and their times. Knows neither graphs nor what a run is for.
 
+use super::ahead::Ahead;
 use super::buffers::make_buffer;
 use super::mapped::Mapped;
 use super::stamps::{Profiling, Stamps};
@@ -8,7 +9,7 @@ use super::{Counters, Executable, GpuError, Resident};
 use crate::record::{BufferPort, Params};
 use crate::trace::{Clock, HostSpan, divide, group_ends, times};
 use std::ops::Range;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How a run is submitted.
@@ -68,12 +69,6 @@ pub struct Pending<'a> {
     pub host: Host,
 }
 
-/// The dispatches of a run, recorded ahead of it.
-pub(super) struct Ready {
-    commands: wgpu::CommandBuffer,
-    passes: u64,
-}
-
 impl Executable {
     /// Encodes and submits runs that follow each other on the device: one command buffer for all, unless it is split.
     /// Each is given the bytes of each input, in order, of the right length. States go from one to the next; each one's
@@ -108,12 +103,12 @@ impl Executable {
         let (mut passes, mut submits, mut room) = (0, 1, most);
         let encoder = || self.gpu.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("run") });
         let mut current = encoder();
-        let alone = runs.len() == 1 && how.split.is_none() && stamps.is_none();
-        let ready = if alone { self.ready().take() } else { None };
+        let alone = Ahead::KEPT && runs.len() == 1 && how.split.is_none() && stamps.is_none();
+        let ready = if alone { self.ahead.take() } else { None };
         let (mut commands, mut begun) = (Vec::new(), 0);
-        if let Some(ready) = ready {
-            (passes, begun) = (ready.passes, dispatches);
-            commands.push(ready.commands);
+        if let Some((ready, of_ready)) = ready {
+            (passes, begun) = (of_ready, dispatches);
+            commands.push(ready);
         }
         for (run, places) in ranges.iter().enumerate() {
             if let (Some(rows), Some(inputs)) = (&rows, self.recording.input_buffer) {
@@ -160,7 +155,7 @@ impl Executable {
         if alone {
             let mut next = encoder();
             let passes = self.encode(&mut next, 0..dispatches, None);
-            *self.ready() = Some(Ready { commands: next.finish(), passes });
+            self.ahead.put(next.finish(), passes);
         }
         let encode_ns = (encode_begin.elapsed() - between).as_nanos() as u64;
         let counters = self.gpu.counters();
@@ -172,10 +167,6 @@ impl Executable {
         self.gpu.check()?;
         let (executable, host) = (self, Host { encode_ns, submit_ns, submits, passes, split_passes });
         Ok(Pending { executable, index, staging, ranges, queries, kept, mapped, clock, host })
-    }
-
-    fn ready(&self) -> MutexGuard<'_, Option<Ready>> {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All inputs of all runs in one upload: those of a single run where it reads them, else a row a run in the buffer
