@@ -109,7 +109,7 @@ setTimeout(() => done(true), 2000);
 class Browser:
     """Chromium by way of WebDriver."""
 
-    def __init__(self, chromium: str, driver: str):
+    def __init__(self, chromium: str, driver: str, graphics: list[str]):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -121,8 +121,8 @@ class Browser:
                 break
             except OSError:
                 time.sleep(0.1)
-        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1600,900", "--no-first-run"]
-        wanted = {"browserName": "chrome", "goog:chromeOptions": {"binary": chromium, "args": flags}}
+        flags = ["--headless=new", "--no-sandbox", "--window-size=1600,900", "--no-first-run"]
+        wanted = {"browserName": "chrome", "goog:chromeOptions": {"binary": chromium, "args": flags + graphics}}
         session = self.ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
         self.at += f"/session/{session['sessionId']}"
         self.ask("POST", "/timeouts", {"script": 240_000, "pageLoad": 120_000})
@@ -248,7 +248,7 @@ def main():
     if args.pictures:
         args.pictures.mkdir(parents=True, exist_ok=True)
     bad = False
-    browser = Browser(args.chromium, args.driver)
+    browser = Browser(args.chromium, args.driver, ["--disable-gpu"])
     try:
         for path in args.traces:
             Serve.trace = path
