@@ -421,6 +421,12 @@ fn checked_input<'a>(
     Ok(tensor.bytes())
 }
 
+/// Programs go from thread to thread, also where they are built for a browser.
+const _: fn() = || {
+    fn goes<T: Send + Sync>() {}
+    goes::<Program>();
+};
+
 /// A run in flight, or several that follow each other in one submit.
 pub struct Run<'a> {
     program: &'a Program,
