@@ -1,4 +1,4 @@
-{% from "shared/units.wgsl" import enable, array, put, read, zero, load, multiply_add, fold, store, times %}
+{% from "shared/units.wgsl" import enable, array, put, read, zero, load, multiply_add, fold, store, times, meet, put_halves, product %}
 {% if keys %}
 // dv = (w · z)ᵀ dout and dk = scale · gᵀ q, with w = e^(q kᵀ · scale + mask - log-sum-exp) the weights, z what dropout
 {% else %}
@@ -54,30 +54,7 @@ var<workgroup> queries: array<vec4<f32>, {{ queries }}>;
 var<workgroup> key_factors: array<vec4<f32>, {{ key_count // 4 }}>;
 var<workgroup> value_factors: array<vec4<f32>, {{ key_count // 4 }}>;
 
-{# waits for the other lanes of the subgroup #}
-{% macro meet() %}{% if not u.emulated %}subgroupBarrier();{% endif %}{% endmacro %}
 {% macro most(x) %}{% if u.emulated %}{{ x }}{% else %}subgroupMax({{ x }}){% endif %}{% endmacro %}
-{# splits a scaled vec4 into the arrays of that name #}
-{% macro put_halves(name, at, value) %}
-{% if split %}
-            {
-                let x = {{ value }};
-                let high = upper(x);
-                {{ put(name ~ "_hi", at, "vec4<f16>(high)", u) }}
-                {{ put(name ~ "_lo", at, "vec4<f16>(x - high)", u) }}
-            }
-{% else %}
-            {{ put(name ~ "_hi", at, "vec4<f16>(" ~ value ~ ")", u) }}
-{% endif %}
-{% endmacro %}
-{# sum += left · right, with what their parts make together, but for the product of the low ones #}
-{% macro product(sum, left, right) %}
-{% if split %}
-{{ multiply_add(sum, left ~ "_lo", right ~ "_hi", u) }}
-{{ multiply_add(sum, left ~ "_hi", right ~ "_lo", u) }}
-{% endif %}
-{{ multiply_add(sum, left ~ "_hi", right ~ "_hi", u) }}
-{% endmacro %}
 {# what becomes of a row once its largest magnitudes are known #}
 {% macro note(side_keys, at, first, second, query) %}
 {% if side_keys %}
@@ -118,7 +95,7 @@ var<workgroup> value_factors: array<vec4<f32>, {{ key_count // 4 }}>;
 {% set which = loop.index0 %}
                 let scale_{{ which }} = row_scale(largest_{{ which }});
 {% for c in range(held) %}
-{{ put_halves(name, "r * " ~ at_row ~ "u + lane % " ~ share ~ "u + " ~ c * share ~ "u", "scaled(" ~ name ~ "_" ~ c ~ ", scale_" ~ which ~ ")") }}
+{{ put_halves(name, "r * " ~ at_row ~ "u + lane % " ~ share ~ "u + " ~ c * share ~ "u", "scaled(" ~ name ~ "_" ~ c ~ ", scale_" ~ which ~ ")", u) }}
 {% endfor %}
 {% endfor %}
                 if lane % {{ share }}u == 0u {
@@ -201,17 +178,17 @@ fn main(
                 value = scaled(read_{{ name }}(at_{{ name }} + (own + row) * p.{{ name }}_row, {{ c * u.side + four * 4 }}u), scale_{{ which }}[row / {{ u.lanes }}u]);
             }
 {% endif %}
-{{ put_halves("for_" ~ results[0][0], "at_weights + row * " ~ at_weight ~ "u + " ~ four ~ "u", "value") }}
+{{ put_halves("for_" ~ results[0][0], "at_weights + row * " ~ at_weight ~ "u + " ~ four ~ "u", "value", u) }}
         }
 {% endfor %}
     }
-    {{ meet() }}
+    {{ meet(u) }}
 {% for t in range(tiles) %}
 {% for half in u.halves %}
     {{ load(name ~ t ~ "_" ~ c ~ "_" ~ half, "B" if keys else "A", "for_" ~ results[0][0] ~ "_" ~ half, "at_weights + " ~ t * u.side * at_weight ~ "u", at_weight ~ "u", not keys, u) }}
 {% endfor %}
 {% endfor %}
-    {{ meet() }}
+    {{ meet(u) }}
 {% endfor %}
 {% for t in range(tiles) %}
 {% for name, _ in results %}
@@ -275,9 +252,9 @@ fn main(
 {% set our = ours[loop.index0] %}
 {% for t in range(tiles) %}
 {% if keys %}
-{{ product(sum ~ run ~ "_" ~ t, "x", our ~ t ~ "_" ~ c) }}
+{{ product(sum ~ run ~ "_" ~ t, "x", our ~ t ~ "_" ~ c, u) }}
 {% else %}
-{{ product(sum ~ t ~ "_" ~ run, our ~ t ~ "_" ~ c, "x") }}
+{{ product(sum ~ t ~ "_" ~ run, our ~ t ~ "_" ~ c, "x", u) }}
 {% endif %}
 {% endfor %}
             }
@@ -290,7 +267,7 @@ fn main(
             {{ store("g" ~ q ~ "_" ~ k, "gradients", "at_gradients + " ~ (q * u.side * at_product + k * u.side // 4) ~ "u", at_product ~ "u", u) }}
 {% endfor %}
 {% endfor %}
-            {{ meet() }}
+            {{ meet(u) }}
 {% if keys %}
             let queries_from = at_block + t;
             let keys_from = own;
@@ -363,11 +340,11 @@ fn main(
                 let row = (e * {{ u.lanes }}u + l) / {{ fours }}u;
                 let column = (e * {{ u.lanes }}u + l) % {{ fours }}u;
 {% for name, _ in results %}
-{{ put_halves("for_" ~ name, "at_weights + row * " ~ at_weight ~ "u + column", "for_" ~ name ~ "[e] * scale_" ~ name) }}
+{{ put_halves("for_" ~ name, "at_weights + row * " ~ at_weight ~ "u + column", "for_" ~ name ~ "[e] * scale_" ~ name, u) }}
 {% endfor %}
             }
 {% endfor %}
-            {{ meet() }}
+            {{ meet(u) }}
 {% for name, their in results %}
 {% for t in range(tiles) %}
 {% for run in range(runs) %}
@@ -390,7 +367,7 @@ fn main(
                     {{ load("x_" ~ half, "B", theirs[their] ~ "_" ~ half, "(t + " ~ run * u.side ~ "u) * " ~ at_row ~ "u + " ~ c * u.side // 4 ~ "u", at_row ~ "u", true, u) }}
 {% endfor %}
 {% for t in range(tiles) %}
-{{ product("part" ~ t if split else name ~ t ~ "_" ~ c, name ~ "w" ~ t ~ "_" ~ run, "x") }}
+{{ product("part" ~ t if split else name ~ t ~ "_" ~ c, name ~ "w" ~ t ~ "_" ~ run, "x", u) }}
 {% endfor %}
                 }
 {% endfor %}
@@ -403,7 +380,7 @@ fn main(
             }
 {% endfor %}
 {% endfor %}
-            {{ meet() }}
+            {{ meet(u) }}
         }
         workgroupBarrier();
     }
@@ -413,7 +390,7 @@ fn main(
 {% for t in range(tiles) %}
     {{ store(name ~ t ~ "_" ~ c, "scores", "at_scores + " ~ t * u.side * at_product ~ "u", at_product ~ "u", u) }}
 {% endfor %}
-    {{ meet() }}
+    {{ meet(u) }}
     for (var id = l; id < {{ rows * u.side // 4 }}u; id += {{ u.lanes }}u) {
         let row = id / {{ u.side // 4 }}u;
         let column = id % {{ u.side // 4 }}u;
@@ -423,7 +400,7 @@ fn main(
             write_{{ name }}(at_o, {{ c * u.side }}u + column * 4u, {{ read("scores", "f32", "at_scores + row * " ~ at_product ~ "u + column", u) }} * undo_{{ name }});
         }
     }
-    {{ meet() }}
+    {{ meet(u) }}
 {% endfor %}
 {% endfor %}
     }

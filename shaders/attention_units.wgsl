@@ -1,4 +1,4 @@
-{% from "shared/units.wgsl" import enable, array, put, read, zero, load, load_sum, multiply_add, fold, store %}
+{% from "shared/units.wgsl" import enable, array, put, read, zero, load, load_sum, multiply_add, fold, store, meet, put_halves, product %}
 // out = softmax(q kᵀ · scale + mask) v, without the scores in memory (Dao et al., arXiv 2205.14135; running maximum
 // by Milakov and Gimelshein, arXiv 1805.02867), on units that multiply f16 matrices.
 //
@@ -48,30 +48,7 @@ const ROOM: f32 = 7.0;
 var<workgroup> key_factors: array<vec4<f32>, {{ block // 4 }}>;
 var<workgroup> value_shifts: array<vec4<f32>, {{ block // 4 }}>;
 
-{# waits for the other lanes of the subgroup #}
-{% macro meet() %}{% if not u.emulated %}subgroupBarrier();{% endif %}{% endmacro %}
 {% macro some(x) %}{% if u.emulated %}{{ x }}{% else %}subgroupAny({{ x }}){% endif %}{% endmacro %}
-{# splits a scaled vec4 into the arrays of that name #}
-{% macro put_halves(name, at, value) %}
-{% if split %}
-            {
-                let x = {{ value }};
-                let high = upper(x);
-                {{ put(name ~ "_hi", at, "vec4<f16>(high)", u) }}
-                {{ put(name ~ "_lo", at, "vec4<f16>(x - high)", u) }}
-            }
-{% else %}
-            {{ put(name ~ "_hi", at, "vec4<f16>(" ~ value ~ ")", u) }}
-{% endif %}
-{% endmacro %}
-{# sum += left · right, with what their parts make together, but for the product of the low ones #}
-{% macro product(sum, left, right) %}
-{% if split %}
-{{ multiply_add(sum, left ~ "_lo", right ~ "_hi", u) }}
-{{ multiply_add(sum, left ~ "_hi", right ~ "_lo", u) }}
-{% endif %}
-{{ multiply_add(sum, left ~ "_hi", right ~ "_hi", u) }}
-{% endmacro %}
 {# what a lane does for each of its queries, whose number among the subgroup's is `row` #}
 {% macro each_row() %}
 {% if own == 1 %}
@@ -122,8 +99,8 @@ var<workgroup> value_shifts: array<vec4<f32>, {{ block // 4 }}>;
             if r < {{ block }}u {
 {% for c in range(held) %}
 {% set at = "r * " ~ at_row ~ "u + lane % " ~ share ~ "u + " ~ c * share ~ "u" %}
-{{ put_halves("keys", at, "scaled(key_" ~ c ~ ", key_scale)") }}
-{{ put_halves("values", at, "scaled(value_" ~ c ~ ", value_scale)") }}
+{{ put_halves("keys", at, "scaled(key_" ~ c ~ ", key_scale)", u) }}
+{{ put_halves("values", at, "scaled(value_" ~ c ~ ", value_scale)", u) }}
 {% endfor %}
                 if lane % {{ share }}u == 0u {
                     key_factors[r / 4u][r % 4u] = row_factor(key);
@@ -204,18 +181,18 @@ fn main(
                 if column + {{ c * u.side // 4 }}u < {{ columns }}u {
                     value = scaled(read_q(at_q + i * p.q_row, (column + {{ c * u.side // 4 }}u) * 4u), query_scale[r]);
                 }
-{{ put_halves("weights", "at_weights + row * " ~ at_weight ~ "u + column", "value") }}
+{{ put_halves("weights", "at_weights + row * " ~ at_weight ~ "u + column", "value", u) }}
             }
 {% endfor %}
         }
-    {{ meet() }}
+    {{ meet(u) }}
 {% for t in range(tiles) %}
 {% for half in u.halves %}
     {{ load("q" ~ t ~ "_" ~ c ~ "_" ~ half, "A", "weights_" ~ half, "at_weights + " ~ t * u.side * at_weight ~ "u", at_weight ~ "u", true, u) }}
 {% endfor %}
     var o{{ t }}_{{ c }} = {{ zero(u) }};
 {% endfor %}
-    {{ meet() }}
+    {{ meet(u) }}
 {% endfor %}
 {% for c in range(held) %}
     var key_{{ c }} = vec4<f32>(0.0);
@@ -265,7 +242,7 @@ fn main(
                 {{ load("k_" ~ half, "B", "keys_" ~ half, "(t + " ~ run * u.side ~ "u) * " ~ at_row ~ "u + " ~ c * u.side // 4 ~ "u", at_row ~ "u", false, u) }}
 {% endfor %}
 {% for t in range(tiles) %}
-{{ product("s" ~ t ~ "_" ~ run, "q" ~ t ~ "_" ~ c, "k") }}
+{{ product("s" ~ t ~ "_" ~ run, "q" ~ t ~ "_" ~ c, "k", u) }}
 {% endfor %}
             }
 {% endfor %}
@@ -275,7 +252,7 @@ fn main(
             {{ store("s" ~ t ~ "_" ~ run, "scores", "at_scores + " ~ (t * u.side * at_score + run * u.side // 4) ~ "u", at_score ~ "u", u) }}
 {% endfor %}
 {% endfor %}
-            {{ meet() }}
+            {{ meet(u) }}
             var above = false;
             var most: array<f32, {{ own }}>;
 {{ each_row() }}
@@ -321,18 +298,18 @@ fn main(
 {% for t in range(tiles) %}
                 {{ store("o" ~ t ~ "_" ~ c, "scores", "at_scores + " ~ t * u.side * at_score ~ "u", at_score ~ "u", u) }}
 {% endfor %}
-                {{ meet() }}
+                {{ meet(u) }}
 {{ each_row() }}
 {% for four in range(few) %}
 {% set at = "at_scores + row * " ~ at_score ~ "u + " ~ mine(few) ~ four ~ "u" %}
                     {{ put("scores", at, read("scores", "f32", at, u) ~ " * most[r]", u) }}
 {% endfor %}
                 }
-                {{ meet() }}
+                {{ meet(u) }}
 {% for t in range(tiles) %}
                 {{ load_sum("o" ~ t ~ "_" ~ c, "scores", "at_scores + " ~ t * u.side * at_score ~ "u", at_score ~ "u", u) }}
 {% endfor %}
-                {{ meet() }}
+                {{ meet(u) }}
 {% endfor %}
             }
 {{ each_row() }}
@@ -345,10 +322,10 @@ fn main(
                     y[r * {{ fours }}u + {{ i }}u] = select(y[r * {{ fours }}u + {{ i }}u], vec4<f32>(-infinity), z == vec4<f32>(0.0));
                 }
 {% endif %}
-{{ put_halves("weights", "at_weights + row * " ~ at_weight ~ "u + " ~ mine(fours) ~ i ~ "u", "exp2(y[r * " ~ fours ~ "u + " ~ i ~ "u] + vec4<f32>(up))") }}
+{{ put_halves("weights", "at_weights + row * " ~ at_weight ~ "u + " ~ mine(fours) ~ i ~ "u", "exp2(y[r * " ~ fours ~ "u + " ~ i ~ "u] + vec4<f32>(up))", u) }}
 {% endfor %}
             }
-            {{ meet() }}
+            {{ meet(u) }}
 {% for t in range(tiles) %}
 {% for run in range(runs) %}
 {% for half in u.halves %}
@@ -369,7 +346,7 @@ fn main(
                     {{ load("v_" ~ half, "B", "values_" ~ half, "(t + " ~ run * u.side ~ "u) * " ~ at_row ~ "u + " ~ c * u.side // 4 ~ "u", at_row ~ "u", true, u) }}
 {% endfor %}
 {% for t in range(tiles) %}
-{{ product("part" ~ t if split else "o" ~ t ~ "_" ~ c, "w" ~ t ~ "_" ~ run, "v") }}
+{{ product("part" ~ t if split else "o" ~ t ~ "_" ~ c, "w" ~ t ~ "_" ~ run, "v", u) }}
 {% endfor %}
                 }
 {% endfor %}
@@ -381,7 +358,7 @@ fn main(
 {% endif %}
             }
 {% endfor %}
-            {{ meet() }}
+            {{ meet(u) }}
         }
         workgroupBarrier();
     }
@@ -396,7 +373,7 @@ fn main(
 {% for t in range(tiles) %}
     {{ store("o" ~ t ~ "_" ~ c, "scores", "at_scores + " ~ t * u.side * at_score ~ "u", at_score ~ "u", u) }}
 {% endfor %}
-    {{ meet() }}
+    {{ meet(u) }}
 {{ each_row() }}
             if own + row < p.sq {
                 let at_o = p.o_offset + b * p.o_batch + (own + row) * p.o_row + h * p.o_head;
@@ -410,7 +387,7 @@ fn main(
 {% endfor %}
             }
         }
-    {{ meet() }}
+    {{ meet(u) }}
 {% endfor %}
 {% if lse %}
 {{ each_row() }}

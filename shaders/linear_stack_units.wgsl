@@ -92,8 +92,6 @@ fn finish(i0: vec4<f32>, i1: vec4<f32>) -> vec4<f32> {
     return {{ result }};
 }
 
-{# waits for the other lanes of the subgroup #}
-{% macro meet() %}{% if not u.emulated %}subgroupBarrier();{% endif %}{% endmacro %}
 {# a lane's row of the workgroup's, and the place of its vec4 in a row #}
 {% macro row(t, r) %}(row_0 + {{ t * u.side + r * at_once }}u){% endmacro %}
 {% macro column(c) %}(column_0 + {{ c // each * beside * u.side // 4 + c % each }}u){% endmacro %}
@@ -274,12 +272,12 @@ fn main(
 {% for k in range(blocks) %}
         {
 {% if stages == 1 and k > 0 %}
-            {{ meet() }}
+            {{ unit.meet(u) }}
 {% endif %}
 {% for j in range(eights // u.lanes) %}
 {{ stage("l + " ~ j * u.lanes ~ "u", "b" ~ k % ahead ~ "_" ~ j, k % stages * region) }}
 {% endfor %}
-            {{ meet() }}
+            {{ unit.meet(u) }}
 {{ fetch("", "at_w" if k + ahead < blocks else "at_next", (k + ahead) % blocks) }}
 {{ products(k ~ "u", k % stages * region) }}
 {% if split and (k + 1) % fold == 0 and k + 1 < blocks %}
@@ -294,11 +292,11 @@ fn main(
 {% endfor %}
 {% else %}
         for (var k = 0u; k < {{ blocks }}u; k++) {
-            {{ meet() }}
+            {{ unit.meet(u) }}
             for (var e = l; e < {{ eights }}u; e += {{ u.lanes }}u) {
 {{ stage("e", "w[at_w + k * " ~ step ~ "u + e]", 0) }}
             }
-            {{ meet() }}
+            {{ unit.meet(u) }}
 {{ products("k", 0) }}
         }
 {% endif %}
@@ -316,13 +314,13 @@ fn main(
 {% for o in range(beside) %}
         {{ unit.store("sum" ~ t ~ "_" ~ (s * beside + o), "sums", "at_sums + " ~ (o * u.side // 4) ~ "u", at_sum ~ "u", u) }}
 {% endfor %}
-        {{ meet() }}
+        {{ unit.meet(u) }}
 {% for r in range(mine) %}
 {% for j in range(each) %}
         v{{ t }}_{{ r }}_{{ s * each + j }} = {{ unit.read("sums", "f32", "at_sums + (row_0 + " ~ r * at_once ~ "u) * " ~ at_sum ~ "u + l % " ~ fours ~ "u + " ~ j ~ "u", u) }};
 {% endfor %}
 {% endfor %}
-        {{ meet() }}
+        {{ unit.meet(u) }}
 {% endfor %}
 {% endfor %}
 {% if scaled %}

@@ -124,3 +124,29 @@ for (var e = 0u; e < {{ u.side * u.side }}u; e++) {
 {{ sum }} = {{ sum }} * ({{ factor }});
 {% endif %}
 {% endmacro %}
+
+{# waits for the other lanes of the subgroup #}
+{% macro meet(u) %}{% if not u.emulated %}subgroupBarrier();{% endif %}{% endmacro %}
+
+{# stores a scaled vec4 in the array of that name, or its halves in the two; `upper` is that of shared/halves.wgsl #}
+{% macro put_halves(name, at, value, u) %}
+{% if u.halves | length == 2 %}
+            {
+                let x = {{ value }};
+                let high = upper(x);
+                {{ put(name ~ "_hi", at, "vec4<f16>(high)", u) }}
+                {{ put(name ~ "_lo", at, "vec4<f16>(x - high)", u) }}
+            }
+{% else %}
+            {{ put(name ~ "_hi", at, "vec4<f16>(" ~ value ~ ")", u) }}
+{% endif %}
+{% endmacro %}
+
+{# sum += left · right, with what their parts make together, but for the product of the low ones #}
+{% macro product(sum, left, right, u) %}
+{% if u.halves | length == 2 %}
+{{ multiply_add(sum, left ~ "_lo", right ~ "_hi", u) }}
+{{ multiply_add(sum, left ~ "_hi", right ~ "_lo", u) }}
+{% endif %}
+{{ multiply_add(sum, left ~ "_hi", right ~ "_hi", u) }}
+{% endmacro %}
