@@ -1,37 +1,16 @@
 //! Attention on matrix units, emulated: everything but the units themselves, against f64.
 
 use crate::attention_grad::{Cases, form};
-use crate::common::{Named, difference, random, session, tensor};
+use crate::common::{Named, difference, random, tensor};
+use crate::emulated::{adapter, options, run};
 use kiln::MatmulPrecision::{self, High, Highest, Medium};
-use kiln::caps::{DeviceCaps, MatrixUnits};
 use kiln::graph::DType;
 use kiln::reference::evaluate;
-use kiln::session::{CompileOptions, Outputs, Program, Session};
-use kiln::tensor::Tensor;
+use kiln::session::Program;
 
 /// What each precision may lose, as `‖out − ref‖ / ‖ref‖`.
 const HIGH: f64 = 3e-6;
 const MEDIUM: f64 = 2e-3;
-
-/// An adapter with f16.
-fn adapter() -> Option<&'static Session> {
-    let session = session().filter(|s| s.caps().f16);
-    if session.is_none() {
-        println!("skipped: no adapter with f16");
-    }
-    session
-}
-
-fn options(session: &Session, side: u32, precision: MatmulPrecision) -> CompileOptions {
-    let units = Some(MatrixUnits::Emulated { side });
-    let limits = Some(DeviceCaps { cpu: false, units, ..session.caps().clone() });
-    CompileOptions { precision, limits, poison: true, ..CompileOptions::default() }
-}
-
-fn run(program: &Program, inputs: &Named) -> Outputs {
-    let given: Vec<(&str, &Tensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
-    program.run(&given).unwrap_or_else(|e| panic!("{e}"))
-}
 
 /// How many launches go to the units.
 fn on_units(program: &Program) -> usize {

@@ -8,6 +8,7 @@ mod attention_grad;
 mod attention_units;
 mod dropout;
 mod elementwise;
+mod emulated;
 mod gradients;
 mod linear_grad;
 mod losses;

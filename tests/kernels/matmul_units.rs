@@ -1,37 +1,18 @@
 //! Products on matrix units, emulated: everything but the units themselves, against f64.
 
 use crate::common::{Case, F16, Named, Result, difference, random, session};
+use crate::emulated::{adapter, kernels, options};
 use kiln::MatmulPrecision::{self, High, Medium};
-use kiln::caps::{DeviceCaps, MatrixUnits};
+use kiln::caps::DeviceCaps;
 use kiln::graph::{Chain, Comparison, DType, Disposition, Graph, Op, Ref, Shape, Step, TensorType, Unary, ValueId};
 use kiln::kernel::KernelKey;
 use kiln::reference::evaluate;
-use kiln::session::{CompileOptions, Outputs, Program, Session};
+use kiln::session::{CompileOptions, Outputs, Program};
 use kiln::tensor::Tensor;
 
 /// What each precision may lose, as `‖out − ref‖ / ‖ref‖`.
 const HIGH: f64 = 2e-6;
 const MEDIUM: f64 = 1e-3;
-
-/// With emulated units on an adapter that has f16.
-fn options(session: &Session, side: u32, precision: MatmulPrecision) -> CompileOptions {
-    let units = Some(MatrixUnits::Emulated { side });
-    let limits = Some(DeviceCaps { cpu: false, units, ..session.caps().clone() });
-    CompileOptions { precision, limits, poison: true, ..CompileOptions::default() }
-}
-
-/// An adapter with f16.
-fn adapter() -> Option<&'static Session> {
-    let session = session().filter(|s| s.caps().f16);
-    if session.is_none() {
-        println!("skipped: no adapter with f16");
-    }
-    session
-}
-
-fn kernels(program: &Program) -> Vec<&str> {
-    program.compiled().selected.steps.iter().map(|s| s.launch.key.name()).collect()
-}
 
 /// Runs a graph and compares every output with the reference.
 fn check(case: (Graph, Named, Named), options: &CompileOptions, tolerance: f64, look: impl Fn(&Program)) {

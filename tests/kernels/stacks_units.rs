@@ -1,41 +1,17 @@
 //! Stacks of linears on matrix units, emulated: everything but the units themselves, against f64.
 
-use crate::common::{Case, F16, Named, Result, difference, random, session, tensor};
+use crate::common::{Case, F16, Named, Result, difference, random, tensor};
+use crate::emulated::{adapter, kernels, options, run};
 use crate::stacks::{Form, backward_rows, form, forward, weights};
-use kiln::MatmulPrecision::{self, High, Highest, Medium};
-use kiln::caps::{DeviceCaps, MatrixUnits};
+use kiln::MatmulPrecision::{High, Highest, Medium};
 use kiln::graph::{Activation, DType, Graph};
 use kiln::reference::evaluate;
-use kiln::session::{CompileOptions, Outputs, Program, Session};
+use kiln::session::CompileOptions;
 use kiln::tensor::Tensor;
 
 /// What each precision may lose over a few layers, as `‖out − ref‖ / ‖ref‖`.
 const HIGH: f64 = 2e-6;
 const MEDIUM: f64 = 2e-3;
-
-/// An adapter with f16.
-fn adapter() -> Option<&'static Session> {
-    let session = session().filter(|s| s.caps().f16);
-    if session.is_none() {
-        println!("skipped: no adapter with f16");
-    }
-    session
-}
-
-fn options(session: &Session, side: u32, precision: MatmulPrecision) -> CompileOptions {
-    let units = Some(MatrixUnits::Emulated { side });
-    let limits = Some(DeviceCaps { cpu: false, units, ..session.caps().clone() });
-    CompileOptions { precision, limits, poison: true, ..CompileOptions::default() }
-}
-
-fn run(program: &Program, inputs: &Named) -> Outputs {
-    let given: Vec<(&str, &Tensor)> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
-    program.run(&given).unwrap_or_else(|e| panic!("{e}"))
-}
-
-fn kernels(program: &Program) -> Vec<&str> {
-    program.compiled().selected.steps.iter().map(|s| s.launch.key.name()).collect()
-}
 
 /// Compiles a graph of so many stacks, all of which go to the units, and compares its outputs with the reference.
 fn check((graph, params, inputs): (Graph, Named, Named), stacks: usize, options: &CompileOptions, tolerance: f64) {
