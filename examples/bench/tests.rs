@@ -13,6 +13,7 @@ pub fn measurement(id: &str, run: &str, ms: f64) -> Measurement {
     let measured = Measured {
         adapter: "adapter".into(),
         driver: "driver".into(),
+        pci: None,
         program: "program 1".into(),
         runs: 30,
         ms,

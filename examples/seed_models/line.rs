@@ -21,6 +21,8 @@ pub enum Line {
 pub struct Measured {
     pub adapter: String,
     pub driver: String,
+    /// The device's PCI address, of programs that know it.
+    pub pci: Option<String>,
     /// Name and version of what ran.
     pub program: String,
     /// Timed runs, after those that warm up: a third as many in flight, at least 1 s of them.

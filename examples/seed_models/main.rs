@@ -98,7 +98,7 @@ struct Args {
     /// Runs nothing: writes each model's parameters to this folder, as MODEL-INIT.safetensors.
     #[arg(long, value_name = "DIR")]
     save: Option<PathBuf>,
-    /// Part of the adapter's name.
+    /// Part of the adapter's name, or its PCI address.
     #[arg(long)]
     adapter: Option<String>,
 }
@@ -173,6 +173,7 @@ struct Row {
     init: String,
     adapter: String,
     driver: String,
+    pci: Option<String>,
     runs: usize,
     /// Median of submit to done, milliseconds; then the time that 95 % of runs keep, and the least.
     wall_ms: f64,
@@ -534,6 +535,7 @@ fn row(
         init: format!("{:?}", args.init).to_lowercase(),
         adapter: session.adapter().name.clone(),
         driver: session.adapter().driver.clone(),
+        pci: session.adapter().pci.clone(),
         runs: times.walls_ms.len(),
         wall_ms: quantile(&times.walls_ms, 0.5),
         p95_ms: quantile(&times.walls_ms, 0.95),
@@ -561,6 +563,7 @@ fn measured(r: &Row) -> Measured {
     Measured {
         adapter: r.adapter.clone(),
         driver: r.driver.clone(),
+        pci: r.pci.clone(),
         program: format!("kiln {}", env!("CARGO_PKG_VERSION")),
         runs: r.runs,
         ms: r.wall_ms,
