@@ -572,6 +572,7 @@ fn measured(r: &Row) -> Measured {
         in_flight_ms: Some(r.pipelined_ms),
         device_ms: r.gpu_ms,
         first_run_s: r.first_run_s,
+        second_start_s: None,
         peak_mib: Some(r.planned_mib),
         submits: Some(r.submits),
         dispatches: Some(r.dispatches as u64),
