@@ -24,7 +24,7 @@ pub fn now() -> String {
 }
 
 /// Cells that begin at once: up to `together` of PyTorch's that follow each other, one of others.
-pub fn groups<'a>(cells: &'a [Cell], together: usize) -> impl Iterator<Item = &'a [Cell]> {
+pub fn groups(cells: &[Cell], together: usize) -> impl Iterator<Item = &[Cell]> {
     let shares = |a: &Cell, b: &Cell| a.program == Program::Pytorch && b.program == Program::Pytorch;
     cells.chunk_by(shares).flat_map(move |alike| alike.chunks(together))
 }
@@ -131,7 +131,7 @@ impl Setting<'_> {
                     return Outcome::Failed(format!("it ran on the device at {used}, expected that at {wanted}"));
                 }
                 measured.note = measured.note.or(beside);
-                Outcome::Measured(Box::new(measured))
+                Outcome::Measured(measured)
             }
         }
     }

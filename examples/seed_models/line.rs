@@ -13,7 +13,7 @@ pub enum Line {
     /// The first run ended, so many seconds after compilation began.
     First { seconds: f64 },
     /// All is measured.
-    Measured(Measured),
+    Measured(Box<Measured>),
 }
 
 /// What one cell took.
