@@ -277,12 +277,12 @@ pub enum Op {
     /// Gradient of [`Op::LogSoftmax`]: y, dy → dx = dy − exp(y) · Σ dy, the sum along the axis.
     LogSoftmaxGrad(usize),
     /// Gradient of [`Op::LayerNorm`]: x (…, E), γ (E), mean (…), rstd (…), dy (…, E) → dx; with one more input of x's
-    /// type, the sum of both.
+    /// type, the sum of that and of dx as it is stored.
     LayerNormGrad,
     /// Gradient of [`Op::LayerNorm`]'s parameters: x (…, E), mean (…), rstd (…), dy (…, E) → dγ (E), dβ (E).
     LayerNormParamGrad,
     /// Gradient of [`Op::RmsNorm`]: x (…, E), γ (E), rstd (…), dy (…, E) → dx; with one more input of x's type, the sum of
-    /// both.
+    /// that and of dx as it is stored.
     RmsNormGrad,
     /// Gradient of [`Op::RmsNorm`]'s parameter: x (…, E), rstd (…), dy (…, E) → dγ (E).
     RmsNormParamGrad,

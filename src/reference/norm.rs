@@ -63,16 +63,8 @@ fn normed<'a>(x: &'a Value, mean: Option<&'a Value>, rstd: &'a Value, r: usize) 
     move |i| (x.data[r * width + i] - mean.map_or(0.0, |m| m.data[r])) * rstd.data[r]
 }
 
-/// dx of a norm: rstd · (g − x̂ · mean(g · x̂) − mean(g)) with g = dy · γ, the last term for layer norm alone; and what it is
-/// added to.
-pub(super) fn norm_grad(
-    x: &Value,
-    gamma: &Value,
-    mean: Option<&Value>,
-    rstd: &Value,
-    dy: &Value,
-    other: Option<&Value>,
-) -> Vec<f64> {
+/// dx of a norm: rstd · (g − x̂ · mean(g · x̂) − mean(g)) with g = dy · γ, the last term for layer norm alone.
+pub(super) fn norm_grad(x: &Value, gamma: &Value, mean: Option<&Value>, rstd: &Value, dy: &Value) -> Vec<f64> {
     let width = x.shape.last();
     let mut out = Vec::with_capacity(x.data.len());
     for r in 0..x.shape.rows() {
@@ -80,8 +72,7 @@ pub(super) fn norm_grad(
         let g = |i: usize| dy.data[r * width + i] * gamma.data[i];
         let along = (0..width).map(|i| g(i) * hat(i)).sum::<f64>() / width as f64;
         let level = if mean.is_some() { (0..width).map(g).sum::<f64>() / width as f64 } else { 0.0 };
-        let other = |i: usize| other.map_or(0.0, |other| other.data[r * width + i]);
-        out.extend((0..width).map(|i| other(i) + rstd.data[r] * (g(i) - hat(i) * along - level)));
+        out.extend((0..width).map(|i| rstd.data[r] * (g(i) - hat(i) * along - level)));
     }
     out
 }

@@ -3,12 +3,11 @@
 //!
 //! A device begins a dispatch while the one before it ends if it need not wait for it: cores that have no workgroup left
 //! of the one go on with the other. In a backward pass the gradients of a product's two operands are such a pair, and so
-//! are an optimiser's step and the next layer's product. So are launches that only look at what is there already, such as
-//! those that find the exponents of all weights, or of one operand along both of its dimensions.
+//! are an optimiser's step and the next layer's product.
 
 use super::{Selected, Step, TensorId};
 use crate::kernel::{Access, Estimate};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 
 /// Which launches may run side by side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,9 +31,6 @@ const REACH: usize = 8;
 /// Launches of much work that run side by side: two fill a device.
 const MOST: usize = 2;
 
-/// A launch that writes so many times less than it reads looks at it: made early, its result takes no memory to speak of.
-const LOOK: u64 = 64;
-
 /// At most so much work has a launch that is kept until the end: its operands stay alive as long.
 const LITTLE: Estimate = Estimate { flops: 1e7, bytes: 1e6 };
 
@@ -42,8 +38,7 @@ const LITTLE: Estimate = Estimate { flops: 1e7, bytes: 1e6 };
 const LEAST: usize = 8;
 
 /// Brings launches together that may run side by side and marks all but the first of such a group: those of much work, a
-/// few at a time; those that look at the same value, or at what is there from the start; and at the end those of little
-/// work that nothing waits for, such as an optimiser's steps of vectors.
+/// few at a time, and at the end those of little work that nothing waits for, such as an optimiser's steps of vectors.
 pub fn overlap(selected: Selected, which: Overlap) -> Selected {
     if which == Overlap::Never {
         return selected;
@@ -54,19 +49,13 @@ pub fn overlap(selected: Selected, which: Overlap) -> Selected {
     };
     let least = if which == Overlap::Always { 2 } else { LEAST };
     let (steps, last) = last_of_little_work(selected.steps, least);
-    let mut rest = VecDeque::from(looks_early(steps));
+    let mut rest = VecDeque::from(steps);
     let mut steps = Vec::with_capacity(rest.len() + last.len());
     while let Some(first) = rest.pop_front() {
         let begin = steps.len();
-        let (looks, may_have_others) = (is_look(&first), is_long(&first));
+        let may_have_others = is_long(&first);
         let mut before = vec![Touched::by(&first)];
         steps.push(first);
-        while looks
-            && rest.front().is_some_and(|next| is_look(next) && before.iter().all(|b| b.is_apart(&Touched::by(next))))
-        {
-            before.extend(rest.front().map(Touched::by));
-            steps.extend(rest.pop_front());
-        }
         let mut at = 0;
         while may_have_others && at < rest.len().min(REACH) && steps.len() - begin < MOST {
             let touched = Touched::by(&rest[at]);
@@ -85,52 +74,6 @@ pub fn overlap(selected: Selected, which: Overlap) -> Selected {
     steps.extend(last);
     steps.iter_mut().skip(begin + 1).for_each(|s| s.beside = true);
     Selected { steps, ..selected }
-}
-
-/// Whether a launch makes little of much.
-fn is_look(step: &Step) -> bool {
-    let bytes = |wanted: Access| -> u64 {
-        let operands = step.launch.operands.iter().zip(step.launch.key.bindings());
-        operands.filter(|(_, access)| *access == wanted).map(|(o, _)| o.bytes).sum()
-    };
-    step.in_place.is_none() && bytes(Access::ReadWrite) * LOOK <= bytes(Access::Read)
-}
-
-/// Moves looks that wait for the same launch, or for none, to directly behind it; all else keeps its order.
-fn looks_early(steps: Vec<Step>) -> Vec<Step> {
-    let looks: Vec<bool> = steps.iter().map(is_look).collect();
-    let mut together: HashMap<usize, usize> = HashMap::new();
-    let first = places(&steps, &looks);
-    first
-        .iter()
-        .zip(&looks)
-        .filter(|(_, look)| **look)
-        .for_each(|(place, _)| *together.entry(*place).or_insert(0) += 1);
-    let moves: Vec<bool> = first.iter().zip(&looks).map(|(place, look)| *look && together[place] > 1).collect();
-    let places = places(&steps, &moves);
-    let mut placed: Vec<_> = steps.into_iter().zip(places.into_iter().zip(moves)).collect();
-    placed.sort_by_key(|(_, place)| *place);
-    placed.into_iter().map(|(step, _)| step).collect()
-}
-
-/// The place of each launch: its own, counted from 1, or if it moves that of the last launch that it waits for, 0 if there
-/// is none.
-fn places(steps: &[Step], moves: &[bool]) -> Vec<usize> {
-    // where tensors were last written, and last touched
-    let (mut written, mut touched) = (HashMap::new(), HashMap::new());
-    let mut places = Vec::with_capacity(steps.len());
-    for (at, (step, moves)) in steps.iter().zip(moves).enumerate() {
-        let Touched { reads, writes } = Touched::by(step);
-        let waits = reads.iter().filter_map(|t| written.get(t)).chain(writes.iter().filter_map(|t| touched.get(t)));
-        let place = if *moves { waits.max().copied().unwrap_or(0) } else { at + 1 };
-        written.extend(writes.iter().map(|t| (*t, place)));
-        for tensor in reads.into_iter().chain(writes) {
-            let last = touched.entry(tensor).or_insert(place);
-            *last = place.max(*last);
-        }
-        places.push(place);
-    }
-    places
 }
 
 /// Parts steps into those that keep their places and those of little work, each apart from all that come after it; all
@@ -261,33 +204,6 @@ mod tests {
         let mut over = reads_old(5);
         over[2].in_place = Some(TensorId(3));
         assert_eq!(names(&overlap(selected(over), Overlap::Long)), ["a", "reads 3", "writes"]);
-    }
-
-    #[test]
-    fn looks_come_as_early_as_may_be_and_run_beside_each_other() {
-        let short = |name: &str, operands| step(name, operands, 1e3);
-        let look = |name: &str, read, written| {
-            let mut look = short(name, [read, read, written]);
-            look.launch.operands[0].bytes = 1 << 20;
-            look
-        };
-        let steps = vec![
-            short("a", [0, 1, 2]),
-            look("rows of a", 2, 3),
-            short("b", [2, 3, 4]),
-            look("of 0", 0, 5),
-            look("columns of a", 2, 6),
-            look("of 1", 1, 7),
-            look("of a look", 6, 8),
-            short("overwrites 0", [4, 1, 0]),
-            look("of 0 again", 0, 9),
-        ];
-        let early = overlap(selected(steps.clone()), Overlap::Long);
-        assert_eq!(
-            names(&early),
-            ["of 0", "+of 1", "a", "rows of a", "+columns of a", "of a look", "b", "overwrites 0", "of 0 again"]
-        );
-        assert_eq!(overlap(selected(steps.clone()), Overlap::Never), selected(steps));
     }
 
     #[test]
