@@ -21,8 +21,8 @@
 // The inner dimension is cut into slices, each a batch entry with a result of its own; sum_parts.wgsl adds them up.
 {% endif %}
 {% if sums %}
-// Rows of A are summed on the way: an invocation always fetches the same four rows and adds up what it fetches. At the
-// end these sums are added in turn and stored, where the tile is of the first column.
+// Rows of A are summed on the way: an invocation adds up what it fetches, which is of the same rows after each {{ a.period }} fetches.
+// At the end these sums are added in turn and stored, where the tile is of the first column.
 {% endif %}
 {% import "shared/units.wgsl" as unit %}
 {{ unit.enable(u) }}
@@ -63,8 +63,6 @@ fn power_of_two(biased: u32) -> f32 {
 {% endif %}
 
 {% set T = "vec4<" ~ ("u32" if eights else staged) ~ ">" %}
-{# whether an invocation's fetches are all of the same four neighbours of the outer dimension #}
-{% macro fixed(outer) %}{{ 1 if threads % (outer // 4) == 0 else 0 }}{% endmacro %}
 {% macro registers(side, outer) %}
 {% for i in range(fetches(outer)|int) %}
     var r{{ side.name }}{{ i }}: {{ T }};
@@ -77,7 +75,7 @@ fn power_of_two(biased: u32) -> f32 {
 {% for i in range(fetches(outer)|int) %}
 {% if side.along_k %}
     let scale_{{ side.name }}{{ i }} = power_of_two(powers_{{ side.name }}[min((lane + {{ i * threads }}u) / {{ bk // 4 }}u, {{ outer - 1 }}u)]);
-{% elif fixed(outer)|int == 0 or i == 0 %}
+{% elif i < side.period %}
     let o{{ side.name }}{{ i }} = (lane + {{ i * threads }}u) % {{ outer // 4 }}u * 4u;
     let scale_{{ side.name }}{{ i }} = vec4<f32>(
         power_of_two(powers_{{ side.name }}[o{{ side.name }}{{ i }}]),
@@ -124,7 +122,12 @@ fn power_of_two(biased: u32) -> f32 {
             let id = lane + {{ i * threads }}u;
             let at = id / {{ width(side, outer) }}u * {{ stride(side, outer) }}u + id % {{ width(side, outer) }}u{{ " * 2u" if eights else "" }};
 {% if sums and side.name == "a" %}
-            row_sum += vec4<f32>(ra{{ i }});
+{% if eights %}
+            row_sum{{ i % a.period }}_0 += vec4<f32>(unpack2x16float(ra{{ i }}.x), unpack2x16float(ra{{ i }}.y));
+            row_sum{{ i % a.period }}_1 += vec4<f32>(unpack2x16float(ra{{ i }}.z), unpack2x16float(ra{{ i }}.w));
+{% else %}
+            row_sum{{ i % a.period }}_0 += vec4<f32>(ra{{ i }});
+{% endif %}
 {% endif %}
 {% if eights %}
             let v = r{{ side.name }}{{ i }};
@@ -132,7 +135,7 @@ fn power_of_two(biased: u32) -> f32 {
             {{ unit.put(side.name ~ "_hi", "at + 1u", "vec4<f16>(vec2<f16>(unpack2x16float(v.z)), vec2<f16>(unpack2x16float(v.w)))", u) }}
 {% else %}
 {% if scaled %}
-            let v = r{{ side.name }}{{ i }} * scale_{{ side.name }}{{ i if side.along_k or fixed(outer)|int == 0 else 0 }};
+            let v = r{{ side.name }}{{ i }} * scale_{{ side.name }}{{ i if side.along_k else i % side.period }};
 {% else %}
             let v = r{{ side.name }}{{ i }};
 {% endif %}
@@ -183,7 +186,11 @@ fn main(
 {% endfor %}
 {% endfor %}
 {% if sums %}
-    var row_sum = vec4<f32>(0.0);
+{% for i in range([a.period, fetches(bm)|int]|min) %}
+{% for part in range(step // 4) %}
+    var row_sum{{ i }}_{{ part }} = vec4<f32>(0.0);
+{% endfor %}
+{% endfor %}
 {% endif %}
     var k0 = 0u;
 {{ fetch(a, bm, "row0", "p.m") }}
@@ -247,15 +254,34 @@ fn main(
 {% endfor %}
 {% endif %}
     }
-    // through workgroup memory: only there can a lane reach its numbers
+    // through the subgroup's part of workgroup memory: only there can a lane reach its numbers
     let first = share * {{ fours }}u;
+    let my_lane = lane % {{ u.lanes }}u;
+{# how many vec4s of a matrix a lane finishes #}
+{% set turns = (fours + u.lanes - 1) // u.lanes %}
+{% for e in extras %}
+    var x{{ e.index }}: array<{{ e.loaded }}, {{ turns * over }}>;
+{% endfor %}
 {% for i in range(down) %}
+{% if extras %}
+    // all reads ahead of the first store: none may pass one, and each would wait for memory by itself
+    for (var e = my_lane; e < {{ fours }}u; e += {{ u.lanes }}u) {
+        let row = row0 + sub_row + {{ i * u.side }}u + e / {{ u.side // 4 }}u;
+        let col = col0 + sub_col + e % {{ u.side // 4 }}u * 4u;
+{% for j in range(over) %}
+{% for e in extras %}
+        x{{ e.index }}[e / {{ u.lanes }}u * {{ over }}u + {{ j }}u] = extra{{ e.index }}(s, {{ "min(row, p.m - 1u), min(col + " ~ j * u.side ~ "u, p.n - 1u)" if guarded else "row, col + " ~ j * u.side ~ "u" }});
+{% endfor %}
+{% endfor %}
+    }
+{% endif %}
 {% for j in range(over) %}
     {{ unit.store("sum" ~ i ~ "_" ~ j, "sums_of", "first", (u.side // 4) ~ "u", u) }}
-    workgroupBarrier();
-    for (var e = lane % {{ u.lanes }}u; e < {{ fours }}u; e += {{ u.lanes }}u) {
+    {{ unit.meet(u) }}
+    for (var e = my_lane; e < {{ fours }}u; e += {{ u.lanes }}u) {
         let r = sub_row + {{ i * u.side }}u + e / {{ u.side // 4 }}u;
         let c = sub_col + {{ j * u.side }}u + e % {{ u.side // 4 }}u * 4u;
+        var value = {{ unit.read("sums_of", "f32", "first + e", u) }};
 {% if scaled %}
         // the exponents of 1 / (scale of the row · scale of the column), in two halves
         let power = vec4<i32>(254) - vec4<i32>(i32(powers_a[r]))
@@ -263,29 +289,37 @@ fn main(
         let half = power >> vec4<u32>(1u);
         let up = bitcast<vec4<f32>>((half + 127) << vec4<u32>(23u));
         let rest = bitcast<vec4<f32>>((power - half + 127) << vec4<u32>(23u));
-        finish(s, row0 + r, col0 + c, {{ unit.read("sums_of", "f32", "first + e", u) }} * up * rest);
-{% else %}
-        finish(s, row0 + r, col0 + c, {{ unit.read("sums_of", "f32", "first + e", u) }});
+        value = value * up * rest;
 {% endif %}
+        finish_with(s, row0 + r, col0 + c, value{% for e in extras %}, x{{ e.index }}[e / {{ u.lanes }}u * {{ over }}u + {{ j }}u]{% endfor %});
     }
-    workgroupBarrier();
+    {{ unit.meet(u) }}
 {% endfor %}
 {% endfor %}
 {% if sums %}
-{% set fetched = bm * bk // 4 %}
-{% set holders = threads if threads < fetched else fetched %}
-{# as many at once as the array holds #}
-{% set room = threads // u.lanes * fours %}
+{# vec4s of sums that invocations hold, in turn of the same rows after each bm // 4; and as many of them as the array
+   holds #}
+{% set held = [threads * a.period * step, bm * bk]|min // 4 %}
+{% set room = threads // u.lanes * fours // (bm // 4) * (bm // 4) %}
     if col0 == 0u {
+        workgroupBarrier();
         var all = vec4<f32>(0.0);
-{% for from in range(0, holders, room) %}
-        if lane >= {{ from }}u && lane < {{ from + room if from + room < holders else holders }}u {
-            {{ unit.put("sums_of", "lane - " ~ from ~ "u", "row_sum", u) }}
+{% for start in range(0, held, room) %}
+{% set end = [start + room, held]|min %}
+{% for i in range([a.period, fetches(bm)|int]|min) %}
+{% for part in range(step // 4) %}
+        {
+            let at = (lane + {{ i * threads }}u) * {{ step // 4 }}u + {{ part }}u;
+            if at >= {{ start }}u && at < {{ end }}u {
+                {{ unit.put("sums_of", "at - " ~ start ~ "u", "row_sum" ~ i ~ "_" ~ part, u) }}
+            }
         }
+{% endfor %}
+{% endfor %}
         workgroupBarrier();
         if lane < {{ bm // 4 }}u {
-{% for i in range(from, (from + room if from + room < holders else holders), bm // 4) %}
-            all += {{ unit.read("sums_of", "f32", "lane + " ~ (i - from) ~ "u", u) }};
+{% for i in range(0, end - start, bm // 4) %}
+            all += {{ unit.read("sums_of", "f32", "lane + " ~ i ~ "u", u) }};
 {% endfor %}
         }
         workgroupBarrier();

@@ -105,7 +105,7 @@ fn slices_of_a_product_cover_its_inner_dimension() {
 fn products_of_few_tiles_or_beyond_a_binding_are_sliced() {
     let large = DeviceCaps { max_binding_bytes: 1 << 31, workgroup_bytes: 48 << 10, max_invocations: 1024, ..small(0) };
     let slice = |m: usize, k: usize, n: usize, caps: &DeviceCaps| {
-        Matmul::slice(&matrix(m, k, true), &matrix(k, n, false), DType::F32, caps)
+        Matmul::slice(&matrix(m, k, true), &matrix(k, n, false), DType::F32, None, caps)
     };
     // weight gradients of 2048 rows: few tiles, as many as cores, many more
     for (m, n) in [(256, 256), (768, 768), (65, 768), (1, 10)] {

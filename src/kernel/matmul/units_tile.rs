@@ -24,9 +24,10 @@ const TILES: [(Tile, [f64; 3]); 11] = [
     (Tile { m: 32, n: 64, k: 32, tm: 32, tn: 16 }, [0.5, 0.38, 0.4]),
 ];
 
-/// For emulated units, by their side: several shares in a tile, several matrices in most shares.
+/// For emulated units, by their side: several shares in a tile, several matrices in most shares, one tile whose rows are
+/// not dealt evenly to those who fetch them.
 const EMULATED: [(u32, Tile); 3] = [
-    (4, Tile { m: 16, n: 16, k: 8, tm: 8, tn: 4 }),
+    (4, Tile { m: 24, n: 16, k: 8, tm: 12, tn: 4 }),
     (8, Tile { m: 32, n: 32, k: 8, tm: 16, tn: 8 }),
     (16, Tile { m: 32, n: 64, k: 16, tm: 16, tn: 16 }),
 ];
@@ -47,8 +48,6 @@ pub(super) struct Needs {
     pub sides: [Side; 2],
     /// Their stored type is f32.
     pub scaled: bool,
-    /// A's rows are summed.
-    pub sums: bool,
 }
 
 /// Bytes of workgroup memory: stages with eight numbers of padding a row, a matrix of sums for each subgroup, exponents.
@@ -63,12 +62,6 @@ pub(super) fn bytes(tile: Tile, sides: [Side; 2], units: Units, scaled: bool) ->
         + stage(sides[1], tile.n)
         + shares * side * side * 4
         + if scaled { 4 * (tile.m + tile.n) } else { 0 }
-}
-
-/// Whether an invocation fetches the same four rows of A in every stage, so that it can sum them up.
-pub(super) fn sums_rows(tile: Tile, units: Units) -> bool {
-    let threads = tile.m / tile.tm * (tile.n / tile.tn) * units.units.lanes() as usize;
-    threads.is_multiple_of(tile.m / 4)
 }
 
 /// The tile with the least predicted time; `None` where multiply-adds in f32 do as well or no tile fits.
@@ -86,6 +79,15 @@ pub(super) fn candidates(sizes: [usize; 4], needs: Needs, units: Units, caps: &D
     all.into_iter().map(|(_, tile)| tile).collect()
 }
 
+/// The rate of the best tile to that of multiply-adds in f32, for each kind of operand.
+const RATES: [f64; 3] = [2.0, 5.0, 6.2];
+
+/// The predicted time of a product in multiply-adds in f32 of one core at the full rate; `None` where no tile fits.
+pub(super) fn time(sizes: [usize; 4], needs: Needs, units: Units, caps: &DeviceCaps) -> Option<f64> {
+    let step = predicted(sizes, needs, units, caps).map(|(step, _)| step).min_by(f64::total_cmp)?;
+    Some(step * sizes[2] as f64 / RATES[kind(units, needs.scaled)])
+}
+
 /// The predicted time of one step along k on the busiest core of every tile that the device can run.
 fn predicted(
     [m, n, _, batch]: [usize; 4],
@@ -97,7 +99,6 @@ fn predicted(
         let threads = t.m / t.tm * (t.n / t.tn) * units.units.lanes() as usize;
         bytes(t, needs.sides, units, needs.scaled) <= caps.workgroup_bytes as usize
             && threads <= caps.max_invocations as usize
-            && (!needs.sums || sums_rows(t, units))
     };
     let cost = move |(t, share): (Tile, f64)| {
         let threads = t.m / t.tm * (t.n / t.tn) * units.units.lanes() as usize;
@@ -108,12 +109,16 @@ fn predicted(
     tiles(units, needs.scaled).into_iter().filter(move |(t, _)| fits(*t)).map(cost)
 }
 
+/// Where the shares of these operands are in the tables.
+fn kind(units: Units, scaled: bool) -> usize {
+    if units.split { 0 } else { usize::from(!scaled) + 1 }
+}
+
 /// The tiles of these units, with the share of the best rate that each reaches.
 fn tiles(units: Units, scaled: bool) -> Vec<(Tile, f64)> {
     match units.units {
         MatrixUnits::Device { .. } => {
-            let kind = if units.split { 0 } else { usize::from(!scaled) + 1 };
-            TILES.iter().map(|(tile, shares)| (*tile, shares[kind])).collect()
+            TILES.iter().map(|(tile, shares)| (*tile, shares[kind(units, scaled)])).collect()
         }
         MatrixUnits::Emulated { side } => {
             EMULATED.iter().filter(|(of, _)| *of == side).map(|(_, tile)| (*tile, 1.0)).collect()
@@ -149,7 +154,7 @@ mod tests {
         let caps =
             DeviceCaps { workgroup_bytes: 48 << 10, max_invocations: 1024, units: Some(units), ..DeviceCaps::PORTABLE };
         let sides = [true, false].map(|along_k| Side { along_k, vec: true });
-        let needs = Needs { sides, scaled, sums: false };
+        let needs = Needs { sides, scaled };
         let t = tile([m, n, k, 1], needs, Units { units, split }, &caps).unwrap();
         [t.m, t.n, t.k, t.tm, t.tn]
     }
