@@ -39,13 +39,24 @@
 {{ unit.array("a_" ~ half, "f16", rows(a, bm)|int * stride(a, bm)|int, u) }}
 {{ unit.array("b_" ~ half, "f16", rows(b, bn)|int * stride(b, bn)|int, u) }}
 {% endfor %}
-{# a matrix of sums of each subgroup #}
+{# a matrix of sums of each subgroup, and how many vec4s of it a lane finishes #}
 {% set fours = u.side * u.side // 4 %}
+{% set turns = (fours + u.lanes - 1) // u.lanes %}
 {{ unit.array("sums_of", "f32", threads // u.lanes * fours, u) }}
 {% if scaled %}
-// Biased exponents of the scales of the tile's rows and columns.
-var<workgroup> powers_a: array<u32, {{ bm }}>;
-var<workgroup> powers_b: array<u32, {{ bn }}>;
+{# where the biased exponents of the scales of the tile's rows and columns are: in the padding of rows along k, which holds
+   them exactly as f16, else in arrays of their own #}
+{% macro keep_power(side, i, value) %}
+{% if side.along_k %}
+{{ unit.put(side.name ~ "_hi", i ~ " * " ~ (bk // 4 + 2) ~ "u + " ~ (bk // 4) ~ "u", "vec4<f16>(f16(" ~ value ~ "))", u) }}
+{% else %}
+powers_{{ side.name }}[{{ i }}] = {{ value }};
+{% endif %}
+{% endmacro %}
+{% macro power(side, i) %}{% if side.along_k %}u32({{ unit.read(side.name ~ "_hi", "f16", "(" ~ i ~ ") * " ~ (bk // 4 + 2) ~ "u + " ~ (bk // 4) ~ "u", u) }}.x){% else %}powers_{{ side.name }}[{{ i }}]{% endif %}{% endmacro %}
+{% for side, outer in [[a, bm], [b, bn]] if not side.along_k %}
+var<workgroup> powers_{{ side.name }}: array<u32, {{ outer }}>;
+{% endfor %}
 
 {% for name, limit in [["a", "p.m"], ["b", "p.n"]] %}
 fn power_{{ name }}(s: Bases, i: u32) -> u32 {
@@ -59,6 +70,16 @@ fn power_{{ name }}(s: Bases, i: u32) -> u32 {
 
 fn power_of_two(biased: u32) -> f32 {
     return bitcast<f32>(biased << 23u);
+}
+
+// Sums of a row and four columns of the tile without their scales, whose product is taken back in two halves.
+fn unscaled(v: vec4<f32>, r: u32, c: u32) -> vec4<f32> {
+    let of_columns = vec4<u32>({{ power(b, "c") }}, {{ power(b, "c + 1u") }}, {{ power(b, "c + 2u") }}, {{ power(b, "c + 3u") }});
+    let power = vec4<i32>(254) - vec4<i32>(i32({{ power(a, "r") }})) - vec4<i32>(of_columns);
+    let half = power >> vec4<u32>(1u);
+    let up = bitcast<vec4<f32>>((half + 127) << vec4<u32>(23u));
+    let rest = bitcast<vec4<f32>>((power - half + 127) << vec4<u32>(23u));
+    return v * up * rest;
 }
 {% endif %}
 
@@ -74,14 +95,13 @@ fn power_of_two(biased: u32) -> f32 {
 {% macro scales(side, outer) %}
 {% for i in range(fetches(outer)|int) %}
 {% if side.along_k %}
-    let scale_{{ side.name }}{{ i }} = power_of_two(powers_{{ side.name }}[min((lane + {{ i * threads }}u) / {{ bk // 4 }}u, {{ outer - 1 }}u)]);
+    let scale_{{ side.name }}{{ i }} = power_of_two({{ power(side, "min((lane + " ~ i * threads ~ "u) / " ~ (bk // 4) ~ "u, " ~ (outer - 1) ~ "u)") }});
 {% elif i < side.period %}
     let o{{ side.name }}{{ i }} = (lane + {{ i * threads }}u) % {{ outer // 4 }}u * 4u;
     let scale_{{ side.name }}{{ i }} = vec4<f32>(
-        power_of_two(powers_{{ side.name }}[o{{ side.name }}{{ i }}]),
-        power_of_two(powers_{{ side.name }}[o{{ side.name }}{{ i }} + 1u]),
-        power_of_two(powers_{{ side.name }}[o{{ side.name }}{{ i }} + 2u]),
-        power_of_two(powers_{{ side.name }}[o{{ side.name }}{{ i }} + 3u]),
+{% for e in range(4) %}
+        power_of_two({{ power(side, "o" ~ side.name ~ i ~ " + " ~ e ~ "u") }}),
+{% endfor %}
     );
 {% endif %}
 {% endfor %}
@@ -197,10 +217,10 @@ fn main(
 {{ fetch(b, bn, "col0", "p.n") }}
 {% if scaled %}
     for (var i = lane; i < {{ bm }}u; i += {{ threads }}u) {
-        powers_a[i] = power_a(s, row0 + i);
+        {{ keep_power(a, "i", "power_a(s, row0 + i)") }}
     }
     for (var i = lane; i < {{ bn }}u; i += {{ threads }}u) {
-        powers_b[i] = power_b(s, col0 + i);
+        {{ keep_power(b, "i", "power_b(s, col0 + i)") }}
     }
     workgroupBarrier();
 {{ scales(a, bm) }}
@@ -254,45 +274,38 @@ fn main(
 {% endfor %}
 {% endif %}
     }
-    // through the subgroup's part of workgroup memory: only there can a lane reach its numbers
+    // through the subgroup's part of workgroup memory: only there can a lane reach its numbers, {{ turns }} vec4s of each matrix
     let first = share * {{ fours }}u;
     let my_lane = lane % {{ u.lanes }}u;
-{# how many vec4s of a matrix a lane finishes #}
-{% set turns = (fours + u.lanes - 1) // u.lanes %}
-{% for e in extras %}
-    var x{{ e.index }}: array<{{ e.loaded }}, {{ turns * over }}>;
+{% for t in range(turns) %}
+    let e{{ t }} = {{ "my_lane + " ~ t * u.lanes ~ "u" if fours >= u.lanes else "min(my_lane, " ~ (fours - 1) ~ "u)" }};
+    let r{{ t }} = sub_row + e{{ t }} / {{ u.side // 4 }}u;
+    let c{{ t }} = sub_col + e{{ t }} % {{ u.side // 4 }}u * 4u;
 {% endfor %}
 {% for i in range(down) %}
 {% if extras %}
-    // all reads ahead of the first store: none may pass one, and each would wait for memory by itself
-    for (var e = my_lane; e < {{ fours }}u; e += {{ u.lanes }}u) {
-        let row = row0 + sub_row + {{ i * u.side }}u + e / {{ u.side // 4 }}u;
-        let col = col0 + sub_col + e % {{ u.side // 4 }}u * 4u;
-{% for j in range(over) %}
-{% for e in extras %}
-        x{{ e.index }}[e / {{ u.lanes }}u * {{ over }}u + {{ j }}u] = extra{{ e.index }}(s, {{ "min(row, p.m - 1u), min(col + " ~ j * u.side ~ "u, p.n - 1u)" if guarded else "row, col + " ~ j * u.side ~ "u" }});
-{% endfor %}
-{% endfor %}
-    }
+    // all reads of a row of matrices ahead of its first store: none may pass one, and each would wait for memory by itself
 {% endif %}
+{% for j in range(over) %}
+{% for t in range(turns) %}
+{% set row = "row0 + r" ~ t ~ " + " ~ i * u.side ~ "u" %}
+{% set col = "col0 + c" ~ t ~ " + " ~ j * u.side ~ "u" %}
+{% for e in extras %}
+    let x{{ e.index }}_{{ i }}_{{ j }}_{{ t }} = extra{{ e.index }}(s, {{ "min(" ~ row ~ ", p.m - 1u), min(" ~ col ~ ", p.n - 1u)" if guarded else row ~ ", " ~ col }});
+{% endfor %}
+{% endfor %}
+{% endfor %}
 {% for j in range(over) %}
     {{ unit.store("sum" ~ i ~ "_" ~ j, "sums_of", "first", (u.side // 4) ~ "u", u) }}
     {{ unit.meet(u) }}
-    for (var e = my_lane; e < {{ fours }}u; e += {{ u.lanes }}u) {
-        let r = sub_row + {{ i * u.side }}u + e / {{ u.side // 4 }}u;
-        let c = sub_col + {{ j * u.side }}u + e % {{ u.side // 4 }}u * 4u;
-        var value = {{ unit.read("sums_of", "f32", "first + e", u) }};
-{% if scaled %}
-        // the exponents of 1 / (scale of the row · scale of the column), in two halves
-        let power = vec4<i32>(254) - vec4<i32>(i32(powers_a[r]))
-            - vec4<i32>(vec4<u32>(powers_b[c], powers_b[c + 1u], powers_b[c + 2u], powers_b[c + 3u]));
-        let half = power >> vec4<u32>(1u);
-        let up = bitcast<vec4<f32>>((half + 127) << vec4<u32>(23u));
-        let rest = bitcast<vec4<f32>>((power - half + 127) << vec4<u32>(23u));
-        value = value * up * rest;
-{% endif %}
-        finish_with(s, row0 + r, col0 + c, value{% for e in extras %}, x{{ e.index }}[e / {{ u.lanes }}u * {{ over }}u + {{ j }}u]{% endfor %});
+{% for t in range(turns) %}
+    {{ "if my_lane < " ~ fours ~ "u " if fours < u.lanes }}{
+        let r = r{{ t }} + {{ i * u.side }}u;
+        let c = c{{ t }} + {{ j * u.side }}u;
+        let v = {{ unit.read("sums_of", "f32", "first + e" ~ t, u) }};
+        finish_with(s, row0 + r, col0 + c, {{ "unscaled(v, r, c)" if scaled else "v" }}{% for e in extras %}, x{{ e.index }}_{{ i }}_{{ j }}_{{ t }}{% endfor %});
     }
+{% endfor %}
     {{ unit.meet(u) }}
 {% endfor %}
 {% endfor %}

@@ -57,7 +57,14 @@ impl Selector<'_> {
     }
 
     /// How long slices of the rows of a gradient's operands should be.
-    fn slice(&mut self, id: NodeId, [a, b]: [&View; 2], dtype: DType, units: Option<Units>, sums: bool) -> Option<usize> {
+    fn slice(
+        &mut self,
+        id: NodeId,
+        [a, b]: [&View; 2],
+        dtype: DType,
+        units: Option<Units>,
+        sums: bool,
+    ) -> Option<usize> {
         let caps = self.caps;
         let own = Config::Slice(Matmul::slice(a, b, dtype, units, caps).unwrap_or(0));
         let problem = Matmul::slice_problem(a, b, dtype, units, sums);

@@ -2,14 +2,13 @@
 //! how each operand is read. Knows no kernel's text.
 
 use super::tile::{self, direct_tile, tile};
-use super::slices;
 use super::units_tile::{self, Needs};
 use super::{Columns, MatmulKey, Side};
 use crate::caps::DeviceCaps;
 use crate::graph::{Chain, DType};
 use crate::kernel::units::{Exponents, Units};
 use crate::kernel::view::{coalesce, window};
-use crate::kernel::{Config, Estimate, KernelError, KernelKey, Launch, View, choices};
+use crate::kernel::{Estimate, KernelError, KernelKey, Launch, View};
 
 /// That a product goes to matrix units.
 #[derive(Clone, Copy, Debug)]
@@ -105,37 +104,6 @@ impl Strides {
     }
 }
 
-/// The longest slice of K whose windows of A and B a binding covers; `None` where it covers all of both.
-fn longest_slice(a: &View, b: &View, dtype: DType, caps: &DeviceCaps) -> Option<usize> {
-    let (m, k, n) = (a.dims[0], a.dims[1], b.dims[1]);
-    // a window starts at an aligned offset and is rounded up to 16 bytes
-    let room = caps.max_binding_bytes.saturating_sub(caps.storage_align + 16) as usize / dtype.size();
-    let most = |outer: usize, stride: usize, along_k: usize| {
-        if along_k <= stride { k } else { room.saturating_sub((outer - 1) * stride + 1) / along_k + 1 }
-    };
-    let most = most(m, a.strides[0], a.strides[1]).min(most(n, b.strides[1], b.strides[0]));
-    let whole = if most < slices::STEP { most } else { most / slices::STEP * slices::STEP };
-    (most < k).then_some(whole)
-}
-
-/// The predicted time of (M, k) · (k, N), so many of them at once, in multiply-adds in f32 of one core at the full rate:
-/// for [`slices`].
-fn time(
-    a: &View,
-    b: &View,
-    dtype: DType,
-    units: Option<Units>,
-    caps: &DeviceCaps,
-) -> impl Fn(usize, usize) -> Option<f64> {
-    let (m, n) = (a.dims[0], b.dims[1]);
-    let sides = [a.strides[1], b.strides[0]].map(|along_k| Side { along_k: along_k == 1, vec: true });
-    let needs = Needs { sides, scaled: dtype == DType::F32 };
-    move |k, batch| match units {
-        Some(units) => units_tile::time([m, n, k, batch], needs, units, caps),
-        None => tile::time(m, n, k, batch, caps),
-    }
-}
-
 impl Matmul<'_> {
     /// The launches: one, or several where a window would exceed the device's binding limit. `KernelError::Layout`
     /// names an operand that must be made dense first.
@@ -153,35 +121,6 @@ impl Matmul<'_> {
         let sides = [Side { along_k: true, vec: false }; 2];
         let needs = Needs { sides, scaled: dtype == DType::F32 };
         units_tile::tile([m, n, k, 1], needs, units, caps).is_some()
-    }
-
-    /// How long slices of K should be where a (M, K) · (K, N) is best cut: no binding covers all of an operand whose
-    /// rows follow each other along K, or the tiles are too few for the device's cores.
-    pub fn slice(a: &View, b: &View, dtype: DType, units: Option<Units>, caps: &DeviceCaps) -> Option<usize> {
-        let sizes = [a.dims[0], b.dims[1], a.dims[1]];
-        let best = if caps.cpu { None } else { slices::best(sizes, time(a, b, dtype, units, caps), caps) };
-        match longest_slice(a, b, dtype, caps) {
-            Some(most) => Some(best.map_or(most, |best| best.min(most))),
-            None => best,
-        }
-    }
-
-    /// What [`Matmul::slice`] decides, for a table of choices: `sums` says whether A's rows are summed too.
-    pub fn slice_problem(a: &View, b: &View, dtype: DType, units: Option<Units>, sums: bool) -> choices::Problem {
-        let (m, k, n) = (a.dims[0], a.dims[1], b.dims[1]);
-        let along = |k_stride: usize, outer| if k_stride == 1 { "k" } else { outer };
-        let (a, b) = (along(a.strides[1], "m"), along(b.strides[0], "n"));
-        let units = units.map(Units::words).unwrap_or_default();
-        choices::Problem(format!("slices {dtype} {m}x{n}x{k} a:{a} b:{b}{}{units}", if sums { " sums" } else { "" }))
-    }
-
-    /// The lengths of slices that a device can run, those that the model finds good first.
-    pub fn slices(a: &View, b: &View, dtype: DType, units: Option<Units>, caps: &DeviceCaps) -> Vec<Config> {
-        let sizes = [a.dims[0], b.dims[1], a.dims[1]];
-        let most = longest_slice(a, b, dtype, caps);
-        let fits = |slice: &usize| most.is_none_or(|most| (1..=most).contains(slice));
-        let all = if caps.cpu { vec![0] } else { slices::lengths(sizes, time(a, b, dtype, units, caps), caps) };
-        all.into_iter().filter(fits).map(Config::Slice).collect()
     }
 
     fn problem(&self) -> Problem {
