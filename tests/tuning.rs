@@ -315,7 +315,9 @@ const CHILD: &str = "KILN_TEST_TUNING_CHILD";
 #[test]
 fn e16_two_processes_at_once_lose_nothing_and_see_whole_files_alone() {
     const ENTRIES: usize = 25;
-    let info = AdapterInfo { name: "any".into(), driver: "1".into(), backend: "Vulkan".into(), kind: "CPU".into() };
+    let words = ["any", "1", "Vulkan", "CPU"].map(str::to_owned);
+    let [name, driver, backend, kind] = words;
+    let info = AdapterInfo { name, driver, backend, kind, pci: None };
     let entry = |process: u32, i: usize| Entry {
         limits: Limits::of(&DeviceCaps::PORTABLE, false),
         problem: Problem(format!("process {process}, entry {i}")),

@@ -2,11 +2,13 @@
 
 python models.py --model gptlite --phase infer --variant sdpa-graph --precision f32
                  [--weights F.safetensors] [--rows N --width N --depth N --heads N --vocab N] [--device cuda|cpu] [--runs 30]
+                 [--pci 0000:61:00.0] [--hold]
 
 Variants: eager, graph (a CUDA graph), compile, reduce-overhead, max-autotune (modes of torch.compile), the last three with
 -fullgraph too; before each, sdpa- takes one linear for Q, K and V and scaled_dot_product_attention in place of the seed's
 form, separate heads with a materialised mask. Precisions: f32 with TF32 off, tf32, and f16: inference with weights in f16,
-training by autocast without a loss scale.
+training by autocast without a loss scale. --pci takes the GPU at an address, where a machine has several; --hold waits
+after the first run until its standard input ends, so that programs compile beside each other and are timed one by one.
 
 A training step is the seed's: dropout 0.1 in GPTlite, softmax and then cross entropy of that, backward, Adam with lr 2e-4
 and betas (0.5, 0.5). Prints lines of JSON, which `cargo xtask bench` reads: the first run's seconds, then the cell: median,
@@ -15,8 +17,10 @@ each with random inputs that take turns, after runs that warm up: a third as man
 """
 
 import argparse
+import ctypes
 import json
 import struct
+import sys
 import time
 
 import torch
@@ -214,6 +218,20 @@ def compiled(net, variant):
     return torch.compile(net, mode="default" if mode == "compile" else mode, fullgraph=variant.endswith("-fullgraph"))
 
 
+def take(pci):
+    """Makes the GPU at a PCI address the current one."""
+    torch.cuda.init()
+    address = ctypes.create_string_buffer(16)
+    found = []
+    for index in range(torch.cuda.device_count()):
+        code = ctypes.CDLL("libcuda.so.1").cuDeviceGetPCIBusId(address, len(address), index)
+        assert code == 0, f"cuDeviceGetPCIBusId of device {index} gave {code}"
+        found.append(address.value.decode().lower())
+    if pci not in found:
+        raise SystemExit(f"no GPU at {pci}; CUDA shows {', '.join(found) or 'none'}")
+    torch.cuda.set_device(found.index(pci))
+
+
 def quantile(ascending, share):
     return ascending[round(share * (len(ascending) - 1))]
 
@@ -227,6 +245,8 @@ def main():
     parser.add_argument("--weights")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--runs", type=int, default=30)
+    parser.add_argument("--pci", type=str.lower)
+    parser.add_argument("--hold", action="store_true")
     for name in ("rows", "width", "depth", "heads", "vocab"):
         parser.add_argument(f"--{name}", type=int)
     args = parser.parse_args()
@@ -234,6 +254,8 @@ def main():
     for name, size in zip(("rows", "width", "depth", "heads", "vocab"), full[args.model], strict=True):
         setattr(args, name, getattr(args, name) or size)
     cuda = args.device == "cuda"
+    if args.pci:
+        take(args.pci)
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = args.precision == "tf32"
 
@@ -267,6 +289,8 @@ def main():
     synchronize()
     first = time.perf_counter() - begin
     print(json.dumps({"line": "first", "seconds": round(first, 3)}), flush=True)
+    if args.hold:
+        sys.stdin.read()
 
     begun, run = time.perf_counter(), 0
     place(0)
@@ -301,7 +325,7 @@ def main():
     walls.sort()
     events.sort()
     row = {"line": "measured", "program": f"PyTorch {torch.__version__}", "runs": args.runs}
-    row |= {"adapter": torch.cuda.get_device_name() if cuda else "CPU", "driver": torch.version.cuda or ""}
+    row |= {"adapter": torch.cuda.get_device_name() if cuda else "CPU", "driver": torch.version.cuda or "", "pci": args.pci}
     row |= {"ms": quantile(walls, 0.5), "p95_ms": quantile(walls, 0.95), "min_ms": walls[0], "in_flight_ms": in_flight}
     row |= {"device_ms": quantile(events, 0.5) if cuda else None, "first_run_s": first, "loss": loss}
     # the batches that wait for their turn are not the model's

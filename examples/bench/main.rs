@@ -7,6 +7,7 @@ mod chart;
 mod line;
 mod markdown;
 mod matrix;
+mod measure;
 mod process;
 mod programs;
 #[path = "../seed_models/sizes.rs"]
@@ -15,12 +16,12 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use cell::{Cell, Measurement, Outcome, Program, Record, Weights};
+use cell::{Program, Record, Weights};
 use clap::Parser;
-use line::Line;
 use matrix::Wanted;
-use process::{End, Limits};
-use programs::{Adapter, Programs, typed};
+use measure::{Setting, in_words, now};
+use process::Limits;
+use programs::{Adapter, Programs};
 use sizes::{Model, Phase, Scale};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -31,7 +32,7 @@ use std::time::{Duration, Instant, SystemTime};
 #[derive(Parser)]
 #[command(name = "cargo xtask bench", about = "Measures the seed's models beside other programs")]
 struct Args {
-    /// The best adapter, all of the machine, or those whose names contain this.
+    /// The best adapter, all of the machine, those whose names contain this, or the one at this PCI address.
     #[arg(long, default_value = "best")]
     adapters: String,
     /// Beside which programs.
@@ -64,6 +65,9 @@ struct Args {
     /// Timed runs of a cell, after a third as many in flight that warm up, at least 1 s of them.
     #[arg(long, default_value_t = 30)]
     runs: usize,
+    /// Does not start kiln's programs a second time, which shows what they keep of a first start.
+    #[arg(long)]
+    one_start: bool,
     /// The run's name, and that of its files; without it, date and adapter.
     #[arg(long)]
     run: Option<String>,
@@ -73,6 +77,10 @@ struct Args {
     /// With `--resume`: runs cells again that failed; not those that took too long.
     #[arg(long, requires = "resume")]
     retry_failed: bool,
+    /// How many of PyTorch's cells begin at once, so that they compile beside each other: they are timed one after the other
+    /// once all have ended their first runs.
+    #[arg(long, default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
+    together: u64,
     /// Seconds that a cell has to compile and end its first run.
     #[arg(long, default_value_t = 120)]
     first_within: u64,
@@ -123,13 +131,7 @@ fn main() -> ExitCode {
 /// The adapters that were asked for.
 fn adapters(wanted: &str) -> Result<Vec<Adapter>, String> {
     let found = pollster::block_on(kiln::gpu::adapters());
-    let all = found.iter().map(|a| Adapter { name: a.name.clone(), driver: a.driver.clone(), cpu: a.kind == "CPU" });
-    let named = |a: &Adapter| a.name.to_lowercase().contains(&wanted.to_lowercase());
-    let chosen: Vec<Adapter> = match wanted {
-        "best" => all.take(1).collect(),
-        "all" => all.collect(),
-        _ => all.filter(named).collect(),
-    };
+    let chosen = programs::choose(&found, wanted);
     if chosen.is_empty() {
         let names: Vec<String> = found.iter().map(ToString::to_string).collect();
         return Err(format!("no adapter for {wanted:?}; found: {}", names.join(", ")));
@@ -160,12 +162,14 @@ fn measure(args: &Args) -> Result<(), String> {
         compare: args.compare.clone(),
         only: args.only.clone(),
     };
+    let scratch = tempfile::tempdir().map_err(|e| format!("a folder for what programs keep: {e}"))?;
     let programs = Programs {
         folders: args.programs.clone(),
         python: args.python.clone(),
         weights: args.parameters.clone(),
-        runs: args.runs,
+        scratch: scratch.path().to_owned(),
     };
+    let limits = Limits { first: Duration::from_secs(args.first_within), rest: Duration::from_secs(args.rest_within) };
     let begin = Instant::now();
     let mut left = 0;
     let mut file = None;
@@ -174,10 +178,9 @@ fn measure(args: &Args) -> Result<(), String> {
         let why = if adapter.cpu && args.scale.is_none() { ", as it is a CPU" } else { "" };
         println!("adapter: {}, {scale} sizes{why}", adapter.name);
         let mut cells = matrix::cells(&wanted, scale, adapter.cpu);
-        if i > 0 && cells.iter().any(|c| c.program != Program::Kiln) {
-            // other programs choose their device themselves
-            println!("other programs than kiln's are run beside the first adapter alone");
-            cells.retain(|c| c.program == Program::Kiln);
+        for program in args.compare.iter().filter(|p| !adapter.runs(**p)) {
+            println!("{program} chooses its device itself, so that it is run beside the machine's first adapter alone");
+            cells.retain(|c| c.program != *program);
         }
         if args.list {
             cells.iter().for_each(|c| println!("{c}"));
@@ -191,21 +194,24 @@ fn measure(args: &Args) -> Result<(), String> {
             let (command, date) = (own_command(std::env::args().skip(1)), now());
             add(file, &mut records, Record::Run { run: run.clone(), date, command })?;
         }
+        let setting =
+            Setting { programs: &programs, adapter, run: &run, limits, runs: args.runs, second_start: !args.one_start };
         let has_peak = |r: &Record| matches!(r, Record::Peak { adapter: a, .. } if *a == adapter.name);
         if !records.iter().any(has_peak) {
-            add(file, &mut records, peak(&programs, adapter, &run)?)?;
+            add(file, &mut records, setting.peak()?)?;
         }
-        for (n, cell) in cells.iter().enumerate() {
-            if cell::has(&records, &adapter.name, cell, args.retry_failed) {
-                continue;
-            }
+        cells.retain(|cell| !cell::has(&records, &adapter.name, cell, args.retry_failed));
+        let mut ended = 0;
+        for group in measure::groups(&cells, args.together as usize) {
             if args.seconds.is_some_and(|s| begin.elapsed().as_secs() >= s) {
-                left += 1;
+                left += group.len();
                 continue;
             }
-            let measurement = one(args, &programs, adapter, cell, &run);
-            println!("[{}/{}] {cell}: {}", n + 1, cells.len(), in_words(&measurement.outcome));
-            add(file, &mut records, Record::Cell(measurement))?;
+            setting.group(group, |cell, measurement| {
+                ended += 1;
+                println!("[{ended}/{}] {cell}: {}", cells.len(), in_words(&measurement.outcome));
+                add(file, &mut records, Record::Cell(measurement))
+            })?;
         }
     }
     if args.list {
@@ -247,74 +253,6 @@ fn add(file: &mut File, records: &mut Vec<Record>, record: Record) -> Result<(),
     writeln!(file, "{line}").and_then(|()| file.flush()).map_err(|e| e.to_string())?;
     records.push(record);
     Ok(())
-}
-
-fn now() -> String {
-    humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
-}
-
-fn peak(programs: &Programs, adapter: &Adapter, run: &str) -> Result<Record, String> {
-    let limits = Limits { first: Duration::from_secs(120), rest: Duration::from_secs(120) };
-    let (lines, end) = process::run(programs.peak(adapter)?, limits)?;
-    let found = lines.into_iter().find_map(|line| match line {
-        Line::Peak { flops, bytes, .. } => {
-            let Adapter { name, driver, cpu } = adapter.clone();
-            Some(Record::Peak { run: run.to_owned(), adapter: name, driver, cpu, flops, bytes })
-        }
-        _ => None,
-    });
-    found.ok_or_else(|| format!("the peaks of {} were not measured: {end:?}", adapter.name))
-}
-
-fn one(args: &Args, programs: &Programs, adapter: &Adapter, cell: &Cell, run: &str) -> Measurement {
-    let begin = programs.cell(cell, adapter);
-    let command = begin.as_ref().map_or(String::new(), typed);
-    let limits = Limits { first: Duration::from_secs(args.first_within), rest: Duration::from_secs(args.rest_within) };
-    let outcome = begin.and_then(|command| {
-        if let Some(save) = programs.save(cell)? {
-            let (_, end) = process::run(save, limits)?;
-            if end != End::Success {
-                return Err(format!("the parameters were not written: {end:?}"));
-            }
-        }
-        Ok(outcome(process::run(command, limits)?))
-    });
-    Measurement {
-        id: cell.to_string(),
-        run: run.to_owned(),
-        adapter: adapter.name.clone(),
-        driver: adapter.driver.clone(),
-        date: now(),
-        command,
-        outcome: outcome.unwrap_or_else(Outcome::Failed),
-    }
-}
-
-/// What a program's lines and its end come to.
-fn outcome((lines, end): (Vec<Line>, End)) -> Outcome {
-    match end {
-        End::FirstNotWithin(limit) => Outcome::NotWithin { seconds: limit.as_secs(), what: "first run".into() },
-        End::RestNotWithin(limit) => Outcome::NotWithin { seconds: limit.as_secs(), what: "timed runs".into() },
-        End::Failure(said) => Outcome::Failed(said),
-        End::Success => {
-            let measured = lines.into_iter().rev().find_map(|line| match line {
-                Line::Measured(measured) => Some(measured),
-                _ => None,
-            });
-            match measured {
-                Some(measured) => Outcome::Measured(Box::new(measured)),
-                None => Outcome::Failed("it ended without a measurement".into()),
-            }
-        }
-    }
-}
-
-fn in_words(outcome: &Outcome) -> String {
-    match outcome {
-        Outcome::Measured(m) => format!("{:.3} ms (95 %: {:.3}), first run {:.2} s", m.ms, m.p95_ms, m.first_run_s),
-        Outcome::NotWithin { seconds, what } => format!("{what} not within {seconds} s"),
-        Outcome::Failed(why) => format!("failed: {}", why.replace('\n', " / ")),
-    }
 }
 
 /// Writes NAME.json, NAME.md and NAME-ADAPTER-MODEL.svg of some runs.

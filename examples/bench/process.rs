@@ -1,11 +1,12 @@
-//! In: a command and how long it may take; out: the [`Line`]s that it printed and how it ended. Knows nothing of cells.
+//! In: a command and how long it may take; out: the [`Line`]s that it printed and how it ended. Several can begin at once
+//! and be held after their first runs. Knows nothing of cells.
 
 use crate::line::Line;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// How long a program may take.
@@ -32,11 +33,29 @@ pub enum End {
 /// How many lines of standard error an error holds.
 const TAIL: usize = 4;
 
+/// A program that was begun.
+pub struct Running {
+    name: String,
+    child: Child,
+    receive: Receiver<Line>,
+    errors: JoinHandle<String>,
+    lines: Vec<Line>,
+    limits: Limits,
+    begun: Instant,
+    /// It was ended before its first run was over.
+    late: bool,
+}
+
 /// Runs a program to its end or limit, whichever is first.
-pub fn run(mut command: Command, limits: Limits) -> Result<(Vec<Line>, End), String> {
+pub fn run(command: Command, limits: Limits) -> Result<(Vec<Line>, End), String> {
+    begin(command, limits)?.rest()
+}
+
+/// Begins a program. One that waits for the end of its standard input goes on when [`Running::rest`] is called.
+pub fn begin(mut command: Command, limits: Limits) -> Result<Running, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     own_group(&mut command);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|e| format!("{name} did not start: {e}"))?;
     let (send, receive) = channel();
     let out = child.stdout.take().ok_or("no standard output")?;
@@ -50,37 +69,67 @@ pub fn run(mut command: Command, limits: Limits) -> Result<(Vec<Line>, End), Str
         }
     });
     let errors = thread::spawn(move || tail(err));
-    let (mut lines, mut deadline, mut first) = (Vec::new(), Instant::now() + limits.first, false);
-    loop {
-        match receive.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(line) => {
-                if matches!(line, Line::First { .. }) && !first {
-                    (first, deadline) = (true, Instant::now() + limits.rest);
+    Ok(Running { name, child, receive, errors, lines: Vec::new(), limits, begun: Instant::now(), late: false })
+}
+
+impl Running {
+    /// Waits until its first run is over, or it ended, or it may take no longer: then it is ended.
+    pub fn first(&mut self) -> Result<(), String> {
+        while !self.late && !self.past_first() {
+            match self.next(self.begun + self.limits.first) {
+                Ok(line) => self.lines.push(line),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.late = true;
+                    return end(&mut self.child);
                 }
-                lines.push(line);
+                Err(RecvTimeoutError::Disconnected) => break,
             }
-            Err(RecvTimeoutError::Timeout) => {
-                end(&mut child)?;
-                let end = if first { End::RestNotWithin(limits.rest) } else { End::FirstNotWithin(limits.first) };
-                return Ok((lines, end));
+        }
+        Ok(())
+    }
+
+    /// Lets it go on, and waits for its end.
+    pub fn rest(mut self) -> Result<(Vec<Line>, End), String> {
+        drop(self.child.stdin.take());
+        self.first()?;
+        if self.late {
+            return Ok((self.lines, End::FirstNotWithin(self.limits.first)));
+        }
+        let deadline = Instant::now() + self.limits.rest;
+        let late = End::RestNotWithin(self.limits.rest);
+        loop {
+            match self.next(deadline) {
+                Ok(line) => self.lines.push(line),
+                Err(RecvTimeoutError::Timeout) => {
+                    end(&mut self.child)?;
+                    return Ok((self.lines, late));
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
             }
-            Err(RecvTimeoutError::Disconnected) => break,
         }
-    }
-    // its output is closed, so that it has little left to do
-    while child.try_wait().map_err(|e| format!("{name}: {e}"))?.is_none() {
-        if Instant::now() > deadline {
-            end(&mut child)?;
-            return Ok((lines, End::RestNotWithin(limits.rest)));
+        // its output is closed, so that it has little left to do
+        while self.child.try_wait().map_err(|e| format!("{}: {e}", self.name))?.is_none() {
+            if Instant::now() > deadline {
+                end(&mut self.child)?;
+                return Ok((self.lines, late));
+            }
+            thread::sleep(Duration::from_millis(5));
         }
-        thread::sleep(Duration::from_millis(5));
+        let status = self.child.wait().map_err(|e| format!("{}: {e}", self.name))?;
+        if status.success() {
+            return Ok((self.lines, End::Success));
+        }
+        let said = self.errors.join().unwrap_or_default();
+        Ok((self.lines, End::Failure(if said.is_empty() { status.to_string() } else { said })))
     }
-    let status = child.wait().map_err(|e| format!("{name}: {e}"))?;
-    if status.success() {
-        return Ok((lines, End::Success));
+
+    fn past_first(&self) -> bool {
+        self.lines.iter().any(|l| matches!(l, Line::First { .. }))
     }
-    let said = errors.join().unwrap_or_default();
-    Ok((lines, End::Failure(if said.is_empty() { status.to_string() } else { said })))
+
+    fn next(&self, deadline: Instant) -> Result<Line, RecvTimeoutError> {
+        self.receive.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+    }
 }
 
 /// The last lines that are not empty.
@@ -152,6 +201,36 @@ mod tests {
         let (lines, end) = shell(&format!("echo '{FIRST}'; sleep 100"), 60_000, 50);
         assert_eq!((lines.len(), end), (1, End::RestNotWithin(Duration::from_millis(50))));
         assert!(begin.elapsed() < Duration::from_secs(60), "the programs were waited for");
+    }
+
+    #[test]
+    fn held_programs_go_on_one_after_the_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        // waits for the end of its input between its first run and the others
+        let script = |name: &str| {
+            let log = log.display();
+            format!(
+                "echo {name} first >> {log}; echo '{FIRST}'; read x; echo {name} >> {log}; sleep 0.1; echo {name} >> {log}"
+            )
+        };
+        let start = |script: &str, first| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            let limits = Limits { first: Duration::from_millis(first), rest: Duration::from_secs(60) };
+            begin(command, limits).unwrap()
+        };
+        let mut all =
+            [start(&script("a"), 60_000), start(&script("b"), 60_000), start("sleep 100", 50), start("exit 3", 50)];
+        all.iter_mut().for_each(|one| one.first().unwrap());
+        // what failed at once is no more late than what is timed after a while
+        thread::sleep(Duration::from_millis(100));
+        let ends: Vec<End> = all.into_iter().map(|one| one.rest().unwrap().1).collect();
+        let late = End::FirstNotWithin(Duration::from_millis(50));
+        assert_eq!(ends, [End::Success, End::Success, late, End::Failure("exit status: 3".into())]);
+        let log = std::fs::read_to_string(log).unwrap();
+        let order: Vec<&str> = log.lines().filter(|l| !l.ends_with("first")).collect();
+        assert_eq!((log.lines().count(), order), (6, vec!["a", "a", "b", "b"]));
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! In: a cell and where programs lie; out: the command that runs it. Knows each program's flags.
+//! In: a cell and where programs lie; out: the command that runs it, and on which adapters it can. Knows each program's
+//! flags.
 
 use crate::cell::{Cell, Program, Weights};
 use crate::sizes::{Model, Scale, Sizes};
+use kiln::gpu::AdapterInfo;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,15 +14,60 @@ pub struct Programs {
     pub python: PathBuf,
     /// Where parameters are kept that other programs than kiln's read.
     pub weights: PathBuf,
-    pub runs: usize,
+    /// Where kiln and torch.compile keep what they compiled, a folder a cell, so that each starts cold.
+    pub scratch: PathBuf,
 }
 
 /// The device that cells are run on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapter {
+    /// With its PCI address where several of a run have one name.
     pub name: String,
     pub driver: String,
     pub cpu: bool,
+    /// What programs are asked for.
+    choice: String,
+    /// Where others of the machine have its name, so that programs must be told which it is.
+    pub pci: Option<String>,
+    /// The machine's first, which programs take that choose their device themselves.
+    first: bool,
+}
+
+/// The best adapter, all, those whose names contain a text, or the one that has it as its PCI address. Those that cannot be
+/// told from one before them are passed over, as one card is that two APIs show.
+pub fn choose(found: &[AdapterInfo], wanted: &str) -> Vec<Adapter> {
+    let text = wanted.to_lowercase();
+    let chosen = found.iter().enumerate().filter(|(i, a)| match wanted {
+        "best" => *i == 0,
+        "all" => true,
+        _ => a.name.to_lowercase().contains(&text) || a.pci.as_ref() == Some(&text),
+    });
+    let hidden = |(i, a): &(usize, &AdapterInfo)| {
+        found[..*i].iter().any(|b| b.name == a.name && (a.pci.is_none() || a.pci == b.pci))
+    };
+    let chosen: Vec<(usize, &AdapterInfo)> = chosen.filter(|a| !hidden(a)).collect();
+    let adapter = |&(i, a): &(usize, &AdapterInfo)| {
+        let namesakes = |all: &mut dyn Iterator<Item = &AdapterInfo>| all.filter(|b| b.name == a.name).count() > 1;
+        let pci = a.pci.clone().filter(|_| namesakes(&mut found.iter()));
+        let name = match &pci {
+            Some(pci) if namesakes(&mut chosen.iter().map(|(_, b)| *b)) => format!("{} ({pci})", a.name),
+            _ => a.name.clone(),
+        };
+        let choice = pci.clone().unwrap_or_else(|| a.name.clone());
+        Adapter { name, driver: a.driver.clone(), cpu: a.kind == "CPU", choice, pci, first: i == 0 }
+    };
+    chosen.iter().map(adapter).collect()
+}
+
+impl Adapter {
+    /// Whether a program can be run on it: peers choose their device themselves, PyTorch can be told a PCI address.
+    pub fn runs(&self, program: Program) -> bool {
+        match program {
+            Program::Kiln => true,
+            Program::Pytorch => self.cpu || self.first || self.pci.is_some(),
+            Program::Burn | Program::Meganeura => self.first,
+        }
+    }
 }
 
 impl Programs {
@@ -36,7 +83,7 @@ impl Programs {
     /// kiln's example with an adapter.
     fn seed_models(&self, adapter: &Adapter) -> Result<Command, String> {
         let mut command = Command::new(self.find("seed_models")?);
-        command.args(["--lines", "--adapter", &adapter.name]);
+        command.args(["--lines", "--adapter", &adapter.choice]);
         Ok(command)
     }
 
@@ -47,11 +94,15 @@ impl Programs {
         Ok(command)
     }
 
-    /// What runs a cell.
-    pub fn cell(&self, cell: &Cell, adapter: &Adapter) -> Result<Command, String> {
+    /// What runs a cell, with so many timed runs; PyTorch's is held after its first run where that is asked for.
+    pub fn cell(&self, cell: &Cell, adapter: &Adapter, runs: usize, hold: bool) -> Result<Command, String> {
+        let kept = self.scratch.join(cell.to_string().replace('/', "-"));
         let mut command = match cell.program {
             Program::Kiln => {
                 let mut command = self.seed_models(adapter)?;
+                // what drivers keep by themselves would make the first start a later one
+                command.envs([("__GL_SHADER_DISK_CACHE", "0"), ("MESA_SHADER_CACHE_DISABLE", "true")]);
+                command.env("KILN_CACHE_DIR", kept);
                 command.args(["--model", &cell.model.to_string(), "--scale", &cell.scale.to_string()]);
                 command.args(["--init", &cell.weights.to_string(), "--mode", &cell.variant]);
                 command
@@ -59,7 +110,14 @@ impl Programs {
             Program::Pytorch => {
                 let mut command = Command::new(&self.python);
                 command.arg(self.find("models.py")?);
+                command.env("TORCHINDUCTOR_CACHE_DIR", kept);
                 command.args(["--device", if adapter.cpu { "cpu" } else { "cuda" }]);
+                if let Some(pci) = &adapter.pci {
+                    command.args(["--pci", pci]);
+                }
+                if hold {
+                    command.arg("--hold");
+                }
                 self.add_model(&mut command, cell);
                 command.args(["--variant", &cell.variant]);
                 command
@@ -71,7 +129,7 @@ impl Programs {
             }
         };
         command.args(["--phase", &cell.phase.to_string(), "--precision", &cell.precision]);
-        command.args(["--runs", &self.runs.to_string()]);
+        command.args(["--runs", &runs.to_string()]);
         Ok(command)
     }
 
@@ -132,8 +190,44 @@ mod tests {
             folders: vec![folder.to_owned()],
             python: "python3".into(),
             weights: folder.join("weights"),
-            runs: 30,
+            scratch: folder.join("scratch"),
         }
+    }
+
+    fn info(name: &str, kind: &str, pci: Option<&str>) -> AdapterInfo {
+        let (name, driver, backend) = (name.into(), "driver".into(), "Vulkan".into());
+        AdapterInfo { name, driver, backend, kind: kind.into(), pci: pci.map(str::to_owned) }
+    }
+
+    #[test]
+    fn cards_of_one_name_are_told_apart_by_their_addresses() {
+        let (one, other) = ("0000:61:00.0", "0000:a1:00.0");
+        let found = [
+            info("NVIDIA H200", "discrete GPU", Some(one)),
+            info("NVIDIA H200", "discrete GPU", Some(other)),
+            // the first again, over an API that does not tell
+            info("NVIDIA H200", "discrete GPU", None),
+            info("llvmpipe", "CPU", None),
+        ];
+        let names = |wanted| choose(&found, wanted).into_iter().map(|a| (a.name, a.choice)).collect::<Vec<_>>();
+        let of = |name: &str, choice: &str| (name.to_owned(), choice.to_owned());
+        let both = [of("NVIDIA H200 (0000:61:00.0)", one), of("NVIDIA H200 (0000:a1:00.0)", other)];
+        assert_eq!(names("h200"), both);
+        assert_eq!(names("all"), [&both[..], &[of("llvmpipe", "llvmpipe")]].concat());
+        assert_eq!(names("best"), [of("NVIDIA H200", one)]);
+        assert_eq!(names("0000:A1:00.0"), [of("NVIDIA H200", other)]);
+        assert_eq!(names("radeon"), []);
+        let runs = |wanted, program| choose(&found, wanted)[0].runs(program);
+        assert!(runs(one, Program::Burn) && !runs(other, Program::Burn) && runs(other, Program::Pytorch));
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("models.py"), "").unwrap();
+        let cell = cell("pytorch/wide/full/he/infer/graph/f32");
+        let command = programs(folder.path()).cell(&cell, &choose(&found, other)[0], 30, true).unwrap();
+        assert!(
+            typed(&command).contains(" --device cuda --pci 0000:a1:00.0 --hold --model wide "),
+            "{}",
+            typed(&command)
+        );
     }
 
     #[test]
@@ -143,8 +237,8 @@ mod tests {
             std::fs::write(folder.path().join(name), "").unwrap();
         }
         let programs = programs(folder.path());
-        let adapter = Adapter { name: "llvmpipe (LLVM 15)".into(), driver: "Mesa".into(), cpu: true };
-        let command = |id: &str| typed(&programs.cell(&cell(id), &adapter).unwrap());
+        let [adapter] = choose(&[info("llvmpipe (LLVM 15)", "CPU", None)], "best").try_into().unwrap();
+        let command = |id: &str| typed(&programs.cell(&cell(id), &adapter, 30, false).unwrap());
         assert_eq!(
             command("kiln/deep/small/he/train/fused/highest"),
             "seed_models --lines --adapter 'llvmpipe (LLVM 15)' --model deep --scale small --init he --mode fused \
@@ -179,8 +273,9 @@ mod tests {
     #[test]
     fn a_program_that_is_not_there_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let adapter = Adapter { name: "a".into(), driver: "d".into(), cpu: false };
-        let found = programs(folder.path()).cell(&cell("meganeura/deep/full/he/infer/session/f32"), &adapter);
+        let [adapter] = choose(&[info("a", "discrete GPU", None)], "best").try_into().unwrap();
+        let cell = cell("meganeura/deep/full/he/infer/session/f32");
+        let found = programs(folder.path()).cell(&cell, &adapter, 30, false);
         assert_eq!(found.unwrap_err(), format!("kiln-peer-meganeura is not in {}", folder.path().display()));
     }
 }

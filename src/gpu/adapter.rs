@@ -10,7 +10,7 @@ pub enum AdapterChoice {
     /// Discrete before integrated before virtual before CPU.
     #[default]
     Best,
-    /// The first whose name contains this, whatever its case.
+    /// The first whose name contains this, whatever its case, or that has this PCI address.
     Named(String),
 }
 
@@ -25,12 +25,18 @@ pub struct AdapterInfo {
     pub backend: String,
     /// Discrete, integrated, virtual, CPU or other.
     pub kind: String,
+    /// Its PCI address, `0000:61:00.0`, where the driver tells it: two cards of one name differ in it.
+    pub pci: Option<String>,
 }
 
 /// `llvmpipe (LLVM 15.0.6, 256 bits) [CPU, Vulkan, llvmpipe Mesa 22.3.6]`.
 impl fmt::Display for AdapterInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} [{}, {}, {}]", self.name, self.kind, self.backend, self.driver)
+        write!(f, "{} [{}, {}, {}", self.name, self.kind, self.backend, self.driver)?;
+        match &self.pci {
+            Some(pci) => write!(f, ", {pci}]"),
+            None => write!(f, "]"),
+        }
     }
 }
 
@@ -47,6 +53,7 @@ fn describe(info: &wgpu::AdapterInfo) -> AdapterInfo {
         driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
         backend: info.backend.to_string(),
         kind: kind.to_owned(),
+        pci: (!info.device_pci_bus_id.is_empty()).then(|| info.device_pci_bus_id.clone()),
     }
 }
 
@@ -85,7 +92,8 @@ pub(super) async fn choose(choice: &AdapterChoice) -> Result<(wgpu::Adapter, Ada
     let (wanted, index) = match choice {
         AdapterChoice::Best => (None, (!found.is_empty()).then_some(0)),
         AdapterChoice::Named(name) => {
-            let matches = |a: &AdapterInfo| a.name.to_lowercase().contains(&name.to_lowercase());
+            let wanted = name.to_lowercase();
+            let matches = |a: &AdapterInfo| a.name.to_lowercase().contains(&wanted) || a.pci.as_ref() == Some(&wanted);
             (Some(name.clone()), found.iter().position(matches))
         }
     };

@@ -1,0 +1,147 @@
+//! In: cells and what they may take; out: [`Measurement`]s. Knows neither files nor what is run next.
+
+use crate::cell::{Cell, Measurement, Outcome, Program, Record};
+use crate::line::Line;
+use crate::process::{self, End, Limits, Running};
+use crate::programs::{Adapter, Programs, typed};
+use std::time::{Duration, SystemTime};
+
+/// What all cells of a run on an adapter share.
+pub struct Setting<'a> {
+    pub programs: &'a Programs,
+    pub adapter: &'a Adapter,
+    pub run: &'a str,
+    pub limits: Limits,
+    /// Timed runs of a cell.
+    pub runs: usize,
+    /// Whether kiln's cells are started once more.
+    pub second_start: bool,
+}
+
+/// Now, in UTC.
+pub fn now() -> String {
+    humantime::format_rfc3339_seconds(SystemTime::now()).to_string()
+}
+
+/// Cells that begin at once: up to `together` of PyTorch's that follow each other, one of others.
+pub fn groups(cells: &[Cell], together: usize) -> impl Iterator<Item = &[Cell]> {
+    let shares = |a: &Cell, b: &Cell| a.program == Program::Pytorch && b.program == Program::Pytorch;
+    cells.chunk_by(shares).flat_map(move |alike| alike.chunks(together))
+}
+
+impl Setting<'_> {
+    /// What the adapter reaches.
+    pub fn peak(&self) -> Result<Record, String> {
+        let limits = Limits { first: Duration::from_secs(120), rest: Duration::from_secs(120) };
+        let (lines, end) = process::run(self.programs.peak(self.adapter)?, limits)?;
+        let found = lines.into_iter().find_map(|line| match line {
+            Line::Peak { flops, bytes, .. } => {
+                let Adapter { name, driver, cpu, .. } = self.adapter.clone();
+                Some(Record::Peak { run: self.run.to_owned(), adapter: name, driver, cpu, flops, bytes })
+            }
+            _ => None,
+        });
+        found.ok_or_else(|| format!("the peaks of {} were not measured: {end:?}", self.adapter.name))
+    }
+
+    /// Runs cells whose programs begin at once; each is held after its first run until all have had theirs, and then they
+    /// are timed one after the other. Gives each measurement as it comes.
+    pub fn group(
+        &self,
+        cells: &[Cell],
+        mut done: impl FnMut(&Cell, Measurement) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let hold = cells.len() > 1;
+        let mut begun: Vec<(&Cell, String, Result<Running, String>)> = Vec::new();
+        for cell in cells {
+            let command = self.programs.cell(cell, self.adapter, self.runs, hold);
+            let words = command.as_ref().map_or(String::new(), typed);
+            let running = self.save(cell).and_then(|()| process::begin(command?, self.limits));
+            begun.push((cell, words, running));
+        }
+        for (.., running) in &mut begun {
+            if let Ok(one) = running {
+                one.first()?;
+            }
+        }
+        for (cell, command, running) in begun {
+            let mut outcome = running.and_then(Running::rest).map(|end| self.outcome(end, cells.len() - 1));
+            if let Ok(Outcome::Measured(measured)) = &mut outcome
+                && cell.program == Program::Kiln
+                && self.second_start
+            {
+                match self.start_again(cell) {
+                    Ok(seconds) => measured.second_start_s = Some(seconds),
+                    Err(why) => outcome = Err(why),
+                }
+            }
+            let measurement = Measurement {
+                id: cell.to_string(),
+                run: self.run.to_owned(),
+                adapter: self.adapter.name.clone(),
+                driver: self.adapter.driver.clone(),
+                date: now(),
+                command,
+                outcome: outcome.unwrap_or_else(Outcome::Failed),
+            };
+            done(cell, measurement)?;
+        }
+        Ok(())
+    }
+
+    /// Seconds from the begin of compilation to the first run's end, with what an earlier start kept.
+    fn start_again(&self, cell: &Cell) -> Result<f64, String> {
+        let (lines, end) = process::run(self.programs.cell(cell, self.adapter, 0, false)?, self.limits)?;
+        let first = lines.iter().find_map(|line| match line {
+            Line::First { seconds } => Some(*seconds),
+            _ => None,
+        });
+        first.filter(|_| end == End::Success).ok_or_else(|| format!("its second start did not end well: {end:?}"))
+    }
+
+    /// Writes the parameters that a cell reads, if they are not there.
+    fn save(&self, cell: &Cell) -> Result<(), String> {
+        let Some(save) = self.programs.save(cell)? else { return Ok(()) };
+        match process::run(save, self.limits)? {
+            (_, End::Success) => Ok(()),
+            (_, end) => Err(format!("the parameters were not written: {end:?}")),
+        }
+    }
+
+    /// What a program's lines and its end come to, beside how many others its first run was.
+    fn outcome(&self, (lines, end): (Vec<Line>, End), others: usize) -> Outcome {
+        let beside = (others > 0).then(|| format!("first run beside {others} others"));
+        match end {
+            End::FirstNotWithin(limit) => {
+                Outcome::NotWithin { seconds: limit.as_secs(), what: beside.unwrap_or_else(|| "first run".into()) }
+            }
+            End::RestNotWithin(limit) => Outcome::NotWithin { seconds: limit.as_secs(), what: "timed runs".into() },
+            End::Failure(said) => Outcome::Failed(said),
+            End::Success => {
+                let measured = lines.into_iter().rev().find_map(|line| match line {
+                    Line::Measured(measured) => Some(measured),
+                    _ => None,
+                });
+                let Some(mut measured) = measured else {
+                    return Outcome::Failed("it ended without a measurement".into());
+                };
+                if let (Some(wanted), Some(used)) = (&self.adapter.pci, &measured.pci)
+                    && wanted != used
+                {
+                    return Outcome::Failed(format!("it ran on the device at {used}, expected that at {wanted}"));
+                }
+                measured.note = measured.note.or(beside);
+                Outcome::Measured(measured)
+            }
+        }
+    }
+}
+
+/// An outcome for the terminal.
+pub fn in_words(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Measured(m) => format!("{:.3} ms (95 %: {:.3}), first run {:.2} s", m.ms, m.p95_ms, m.first_run_s),
+        Outcome::NotWithin { seconds, what } => format!("{what} not within {seconds} s"),
+        Outcome::Failed(why) => format!("failed: {}", why.replace('\n', " / ")),
+    }
+}
