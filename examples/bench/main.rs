@@ -65,6 +65,9 @@ struct Args {
     /// Timed runs of a cell, after a third as many in flight that warm up, at least 1 s of them.
     #[arg(long, default_value_t = 30)]
     runs: usize,
+    /// Does not start kiln's programs a second time, which shows what they keep of a first start.
+    #[arg(long)]
+    one_start: bool,
     /// The run's name, and that of its files; without it, date and adapter.
     #[arg(long)]
     run: Option<String>,
@@ -169,7 +172,6 @@ fn measure(args: &Args) -> Result<(), String> {
         folders: args.programs.clone(),
         python: args.python.clone(),
         weights: args.parameters.clone(),
-        runs: args.runs,
         scratch: scratch.path().to_owned(),
     };
     let limits = Limits { first: Duration::from_secs(args.first_within), rest: Duration::from_secs(args.rest_within) };
@@ -197,7 +199,8 @@ fn measure(args: &Args) -> Result<(), String> {
             let (command, date) = (own_command(std::env::args().skip(1)), now());
             add(file, &mut records, Record::Run { run: run.clone(), date, command })?;
         }
-        let setting = Setting { programs: &programs, adapter, run: &run, limits };
+        let setting =
+            Setting { programs: &programs, adapter, run: &run, limits, runs: args.runs, second_start: !args.one_start };
         let has_peak = |r: &Record| matches!(r, Record::Peak { adapter: a, .. } if *a == adapter.name);
         if !records.iter().any(has_peak) {
             add(file, &mut records, setting.peak()?)?;

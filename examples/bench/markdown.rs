@@ -1,6 +1,7 @@
 //! In: tables; out: a page of Markdown. Knows nothing of how they were measured.
 
 use crate::cell::{Cell, Class, Outcome, Program};
+use crate::line::Measured;
 use crate::sizes::{Model, Phase, Scale, Sizes};
 use crate::table::{CLASSES, Peak, Row, Table, fastest};
 use std::collections::BTreeSet;
@@ -35,7 +36,8 @@ is the floor by the median. Inputs are random and take turns; they are where a r
 begins, but for tokens and classes, at most 16 KiB, which kiln uploads in the run; outputs stay on the device, but for a
 step's loss, which kiln reads back. Memory is what kiln's plan says and PyTorch's `max_memory_allocated`. Precisions that
 are compared with each other: `highest` and f32 with TF32 off; `high` and TF32; `medium`, f16 storage and PyTorch's f16
-(inference with weights in f16, training by autocast).
+(inference with weights in f16, training by autocast). The first run's seconds begin with compilation, with empty caches;
+a later start of kiln has its own cache, and not the driver's.
 ";
 
 fn adapter(out: &mut String, table: &Table, charts: &[(String, Model, String)]) {
@@ -112,7 +114,7 @@ fn summary(out: &mut String, table: &Table) {
         let run = if runs { format!(" {} |", first.measurement.run) } else { String::new() };
         let _ =
             write!(out, "| {} | {} | {} | {class} |{run} {} |", cell.model, cell.phase, cell.weights, number(floor));
-        let best = |found: Option<(&Row, &crate::line::Measured)>| {
+        let best = |found: Option<(&Row, &Measured)>| {
             found.map_or("–".into(), |(r, m)| format!("{} ({})", number(Some(m.ms)), r.cell.variant))
         };
         let _ = write!(out, " {} |", best(kiln));
@@ -156,7 +158,7 @@ fn detail(out: &mut String, table: &Table, (model, phase): (Model, Phase)) {
     let _ = writeln!(
         out,
         "| weights | precision | program | variant |{} ms (95 %) | in flight | device | samples/s | FLOP/s | roofline | \
-         MiB | submits | dispatches | first run s | best PyTorch / this |",
+         MiB | submits | dispatches | first run s (later start) | best PyTorch / this |",
         if runs { " run |" } else { "" }
     );
     let _ = writeln!(out, "|{}", " --- |".repeat(15 + usize::from(runs)));
@@ -192,7 +194,7 @@ fn detail(out: &mut String, table: &Table, (model, phase): (Model, Phase)) {
             m.peak_mib.map_or(String::new(), |mib| format!("{mib:.0}")),
             whole(m.submits),
             whole(m.dispatches),
-            number(Some(m.first_run_s)),
+            later_start(m),
         );
         if let Some(note) = &m.note {
             let _ = writeln!(out, "| | | | |{} {note} |{}", if runs { " |" } else { "" }, " |".repeat(10));
@@ -234,6 +236,12 @@ pub fn number(value: Option<f64>) -> String {
         Some(v) if v.abs() >= 0.9995 => format!("{v:.2}"),
         Some(v) => format!("{v:.3}"),
     }
+}
+
+/// Seconds until the first run's end, and at a later start.
+fn later_start(m: &Measured) -> String {
+    let again = m.second_start_s.map_or(String::new(), |s| format!(" ({})", number(Some(s))));
+    number(Some(m.first_run_s)) + &again
 }
 
 /// With a prefix of the SI: `60.1 T`.
@@ -286,7 +294,7 @@ mod tests {
             "Driver driver; program 1. Runs: one, two.",
             "| wide | infer | he | f32 | one |  | 32.0 (fused) | 16.0 (graph) | 0.500 | – |  |",
             "| wide | infer | he | f32 | two |  | – | – |  | 64.0 (session) |  |",
-            "| he | highest | kiln | fused | one | 32.0 (33.0) | 32.0 |  | 64000 | 25.8 T |  | 10 | 1 | 3 | 0.500 | 0.500 (graph) |",
+            "| he | highest | kiln | fused | one | 32.0 (33.0) | 32.0 |  | 64000 | 25.8 T |  | 10 | 1 | 3 | 0.500 (0.250) | 0.500 (graph) |",
             "| he | f32 | pytorch | max-autotune | one | first run not within 120 s | | | | | | | | | | |",
         ] {
             assert!(page.lines().any(|l| l == line), "{line}\n\n{page}");

@@ -12,6 +12,10 @@ pub struct Setting<'a> {
     pub adapter: &'a Adapter,
     pub run: &'a str,
     pub limits: Limits,
+    /// Timed runs of a cell.
+    pub runs: usize,
+    /// Whether kiln's cells are started once more.
+    pub second_start: bool,
 }
 
 /// Now, in UTC.
@@ -20,7 +24,7 @@ pub fn now() -> String {
 }
 
 /// Cells that begin at once: up to `together` of PyTorch's that follow each other, one of others.
-pub fn groups<'a>(cells: &'a [Cell], together: usize) -> impl Iterator<Item = &'a [Cell]> {
+pub fn groups(cells: &[Cell], together: usize) -> impl Iterator<Item = &[Cell]> {
     let shares = |a: &Cell, b: &Cell| a.program == Program::Pytorch && b.program == Program::Pytorch;
     cells.chunk_by(shares).flat_map(move |alike| alike.chunks(together))
 }
@@ -50,7 +54,7 @@ impl Setting<'_> {
         let hold = cells.len() > 1;
         let mut begun: Vec<(&Cell, String, Result<Running, String>)> = Vec::new();
         for cell in cells {
-            let command = self.programs.cell(cell, self.adapter, hold);
+            let command = self.programs.cell(cell, self.adapter, self.runs, hold);
             let words = command.as_ref().map_or(String::new(), typed);
             let running = self.save(cell).and_then(|()| process::begin(command?, self.limits));
             begun.push((cell, words, running));
@@ -61,7 +65,16 @@ impl Setting<'_> {
             }
         }
         for (cell, command, running) in begun {
-            let outcome = running.and_then(Running::rest).map(|end| self.outcome(end, cells.len() - 1));
+            let mut outcome = running.and_then(Running::rest).map(|end| self.outcome(end, cells.len() - 1));
+            if let Ok(Outcome::Measured(measured)) = &mut outcome
+                && cell.program == Program::Kiln
+                && self.second_start
+            {
+                match self.start_again(cell) {
+                    Ok(seconds) => measured.second_start_s = Some(seconds),
+                    Err(why) => outcome = Err(why),
+                }
+            }
             let measurement = Measurement {
                 id: cell.to_string(),
                 run: self.run.to_owned(),
@@ -74,6 +87,16 @@ impl Setting<'_> {
             done(cell, measurement)?;
         }
         Ok(())
+    }
+
+    /// Seconds from the begin of compilation to the first run's end, with what an earlier start kept.
+    fn start_again(&self, cell: &Cell) -> Result<f64, String> {
+        let (lines, end) = process::run(self.programs.cell(cell, self.adapter, 0, false)?, self.limits)?;
+        let first = lines.iter().find_map(|line| match line {
+            Line::First { seconds } => Some(*seconds),
+            _ => None,
+        });
+        first.filter(|_| end == End::Success).ok_or_else(|| format!("its second start did not end well: {end:?}"))
     }
 
     /// Writes the parameters that a cell reads, if they are not there.
@@ -108,7 +131,7 @@ impl Setting<'_> {
                     return Outcome::Failed(format!("it ran on the device at {used}, expected that at {wanted}"));
                 }
                 measured.note = measured.note.or(beside);
-                Outcome::Measured(Box::new(measured))
+                Outcome::Measured(measured)
             }
         }
     }

@@ -14,8 +14,7 @@ pub struct Programs {
     pub python: PathBuf,
     /// Where parameters are kept that other programs than kiln's read.
     pub weights: PathBuf,
-    pub runs: usize,
-    /// Where torch.compile keeps what it compiled, a folder a cell, so that each starts cold.
+    /// Where kiln and torch.compile keep what they compiled, a folder a cell, so that each starts cold.
     pub scratch: PathBuf,
 }
 
@@ -95,11 +94,15 @@ impl Programs {
         Ok(command)
     }
 
-    /// What runs a cell; PyTorch's is held after its first run where that is asked for.
-    pub fn cell(&self, cell: &Cell, adapter: &Adapter, hold: bool) -> Result<Command, String> {
+    /// What runs a cell, with so many timed runs; PyTorch's is held after its first run where that is asked for.
+    pub fn cell(&self, cell: &Cell, adapter: &Adapter, runs: usize, hold: bool) -> Result<Command, String> {
+        let kept = self.scratch.join(cell.to_string().replace('/', "-"));
         let mut command = match cell.program {
             Program::Kiln => {
                 let mut command = self.seed_models(adapter)?;
+                // what drivers keep by themselves would make the first start a later one
+                command.envs([("__GL_SHADER_DISK_CACHE", "0"), ("MESA_SHADER_CACHE_DISABLE", "true")]);
+                command.env("KILN_CACHE_DIR", kept);
                 command.args(["--model", &cell.model.to_string(), "--scale", &cell.scale.to_string()]);
                 command.args(["--init", &cell.weights.to_string(), "--mode", &cell.variant]);
                 command
@@ -107,7 +110,7 @@ impl Programs {
             Program::Pytorch => {
                 let mut command = Command::new(&self.python);
                 command.arg(self.find("models.py")?);
-                command.env("TORCHINDUCTOR_CACHE_DIR", self.scratch.join(cell.to_string().replace('/', "-")));
+                command.env("TORCHINDUCTOR_CACHE_DIR", kept);
                 command.args(["--device", if adapter.cpu { "cpu" } else { "cuda" }]);
                 if let Some(pci) = &adapter.pci {
                     command.args(["--pci", pci]);
@@ -126,7 +129,7 @@ impl Programs {
             }
         };
         command.args(["--phase", &cell.phase.to_string(), "--precision", &cell.precision]);
-        command.args(["--runs", &self.runs.to_string()]);
+        command.args(["--runs", &runs.to_string()]);
         Ok(command)
     }
 
@@ -187,7 +190,6 @@ mod tests {
             folders: vec![folder.to_owned()],
             python: "python3".into(),
             weights: folder.join("weights"),
-            runs: 30,
             scratch: folder.join("scratch"),
         }
     }
@@ -220,7 +222,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("models.py"), "").unwrap();
         let cell = cell("pytorch/wide/full/he/infer/graph/f32");
-        let command = programs(folder.path()).cell(&cell, &choose(&found, other)[0], true).unwrap();
+        let command = programs(folder.path()).cell(&cell, &choose(&found, other)[0], 30, true).unwrap();
         assert!(
             typed(&command).contains(" --device cuda --pci 0000:a1:00.0 --hold --model wide "),
             "{}",
@@ -236,7 +238,7 @@ mod tests {
         }
         let programs = programs(folder.path());
         let [adapter] = choose(&[info("llvmpipe (LLVM 15)", "CPU", None)], "best").try_into().unwrap();
-        let command = |id: &str| typed(&programs.cell(&cell(id), &adapter, false).unwrap());
+        let command = |id: &str| typed(&programs.cell(&cell(id), &adapter, 30, false).unwrap());
         assert_eq!(
             command("kiln/deep/small/he/train/fused/highest"),
             "seed_models --lines --adapter 'llvmpipe (LLVM 15)' --model deep --scale small --init he --mode fused \
@@ -273,7 +275,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let [adapter] = choose(&[info("a", "discrete GPU", None)], "best").try_into().unwrap();
         let cell = cell("meganeura/deep/full/he/infer/session/f32");
-        let found = programs(folder.path()).cell(&cell, &adapter, false);
+        let found = programs(folder.path()).cell(&cell, &adapter, 30, false);
         assert_eq!(found.unwrap_err(), format!("kiln-peer-meganeura is not in {}", folder.path().display()));
     }
 }

@@ -22,6 +22,7 @@ pub fn measurement(id: &str, run: &str, ms: f64) -> Measurement {
         in_flight_ms: Some(ms),
         device_ms: None,
         first_run_s: 0.5,
+        second_start_s: Some(0.25),
         peak_mib: Some(10.0),
         submits: Some(1),
         dispatches: Some(3),
@@ -63,6 +64,7 @@ fn a_run_is_resumed_and_put_together() {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     };
     let peak = r#"{"line": "peak", "adapter": "A", "driver": "D", "flops": 1e12, "bytes": 1e11}"#;
+    let first = r#"{"line": "first", "seconds": 0.25}"#;
     let cell = |program: &str, ms: f64| {
         format!(
             r#"{{"line": "measured", "adapter": "A", "driver": "D", "program": "{program}", "runs": 30, "ms": {ms},
@@ -71,7 +73,7 @@ fn a_run_is_resumed_and_put_together() {
         .replace('\n', " ")
     };
     let ours = format!(
-        "#!/bin/sh\ncase \"$*\" in *--peak*) echo '{peak}';; *--save*) :;; *) echo '{}';; esac\n",
+        "#!/bin/sh\ncase \"$*\" in *--peak*) echo '{peak}';; *--save*) :;; *'--runs 0'*) echo '{first}';; *) echo '{}';; esac\n",
         cell("kiln", 2.0)
     );
     script("seed_models", &ours);
@@ -110,6 +112,7 @@ fn a_run_is_resumed_and_put_together() {
     assert_eq!(cells(), 2 * (2 + others) + 1, "nothing was left to run");
     let page = page();
     assert!(!page.contains("failed"), "{page}");
+    assert!(page.contains("| 1.00 (0.250) |"), "{page}");
     let summary = format!("| deep | infer | he | f32 | {} | 2.00 (recorded) | 8.00 (session) | 4.00 |", floor());
     assert!(page.lines().any(|l| l == summary), "{summary}\n{page}");
     assert!(folder.path().join("out/r-deep.svg").is_file());

@@ -13,7 +13,7 @@ pub enum Line {
     /// The first run ended, so many seconds after compilation began.
     First { seconds: f64 },
     /// All is measured.
-    Measured(Measured),
+    Measured(Box<Measured>),
 }
 
 /// What one cell took.
@@ -36,6 +36,8 @@ pub struct Measured {
     /// By the device's clock.
     pub device_ms: Option<f64>,
     pub first_run_s: f64,
+    /// Until the first run's end at a later start, with what the first one kept; the runner's own.
+    pub second_start_s: Option<f64>,
     /// kiln: what its plan says; PyTorch: `max_memory_allocated`.
     pub peak_mib: Option<f64>,
     pub submits: Option<u64>,

@@ -4,8 +4,10 @@
 //! side than f64; in a deep model a single one moves all gradients before it by a thousandth. So the reference takes the
 //! gradient on the device's side of every ReLU, and those where the sides differ are counted and must lie near 0.
 
+use crate::args::Args;
 use crate::measure::counter;
 use crate::models::Work;
+use crate::row::write_json;
 use crate::sizes::{Model, Scale, Sizes};
 use kiln::MatmulPrecision;
 use kiln::grad::{Checkpoint, Parameters, differentiate};
@@ -17,6 +19,7 @@ use kiln::model::{Init, init};
 use kiln::reference::evaluate;
 use kiln::session::{CompileOptions, Mode, Session};
 use kiln::tensor::Tensor;
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::error::Error;
 
@@ -160,4 +163,59 @@ fn on_given_sides(graph: &Graph) -> Result<Graph, GraphError> {
 
 fn side_of(relu: &str) -> String {
     format!("{relu}.side")
+}
+
+/// How far a number or tensor is from the reference's.
+#[derive(Serialize)]
+struct Gradient {
+    model: String,
+    mode: String,
+    precision: String,
+    init: String,
+    adapter: String,
+    /// The parameter whose gradient it is, the loss, or the ReLUs.
+    what: String,
+    error: f64,
+    passes: bool,
+}
+
+/// Prints how far each gradient is.
+pub fn print_gradients(args: &Args, session: &Session) -> Result<(), Box<dyn Error>> {
+    println!("{:<8} {:<8} {:<9} {:<54} error", "model", "init", "mode", "gradient of");
+    let most = args.precision.tolerances();
+    let mut rows = Vec::new();
+    for model in &args.model {
+        for (name, kind) in [("default", Init::Default), ("he", Init::He)] {
+            let gradients = Gradients::new(*model, kind, args.checkpoint(*model))?;
+            for mode in &args.mode {
+                let mode = (*mode).into();
+                let Comparison { relus, flipped, furthest, errors } =
+                    gradients.compare(session, mode, args.precision.into())?;
+                let (model, mode, init) = (model.to_string(), mode.to_string(), name.to_owned());
+                let adapter = session.adapter().name.clone();
+                let sides = format!("{flipped} of {relus} ReLUs on the other side of 0, by");
+                let errors = errors.into_iter().map(|(name, e)| (name, e, most.gradient));
+                for (what, error, most) in [(sides, furthest, most.side)].into_iter().chain(errors) {
+                    let row = Gradient {
+                        model: model.clone(),
+                        mode: mode.clone(),
+                        precision: format!("{:?}", args.precision).to_lowercase(),
+                        init: init.clone(),
+                        adapter: adapter.clone(),
+                        what,
+                        error,
+                        passes: error <= most,
+                    };
+                    let mark = if row.passes { "" } else { "  FAILED" };
+                    println!("{model:<8} {init:<8} {mode:<9} {:<54} {error:.2e}{mark}", row.what);
+                    rows.push(row);
+                }
+            }
+        }
+    }
+    write_json(args.json.as_deref(), &rows)?;
+    match rows.iter().filter(|r| !r.passes).count() {
+        0 => Ok(()),
+        n => Err(format!("{n} numbers differ from the reference by more than {:e}", most.gradient).into()),
+    }
 }
