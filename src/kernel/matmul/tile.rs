@@ -5,7 +5,7 @@ use super::Tile;
 use crate::caps::DeviceCaps;
 
 /// Multiply-adds of a product from which on a CPU's largest share of an invocation gains more than it takes to compile.
-const MUCH: usize = 1 << 25;
+const MUCH: usize = 1 << 24;
 
 /// Rows are uniform over a workgroup of eight invocations; fewer where M or N are small. A load costs such a CPU far
 /// more than a multiply-add, so an invocation's share is as large as its registers and its stack in cache allow. In a
