@@ -1,15 +1,20 @@
-{% from "shared/units.wgsl" import enable, array, put, read, zero, load, load_sum, multiply_add, fold, store, meet, put_halves, product %}
+{% from "shared/units.wgsl" import enable, array, put, read, zero, load, load_sum, store, meet, put_halves %}
+{% from "shared/attend_units.wgsl" import hold, fetch, largest_of, stage, within, column, multiply, sum_up, each_row, mine, across, some, most, functions %}
 // out = softmax(q kᵀ · scale + mask) v, without the scores in memory (Dao et al., arXiv 2205.14135; running maximum
 // by Milakov and Gimelshein, arXiv 1805.02867), on units that multiply f16 matrices.
 //
 // A workgroup of {{ subs }} subgroups has {{ subs * rows }} queries of one head and walks over blocks of {{ block }} keys, which it stages as f16
-// rows scaled by powers of two{{ ", each element as a high and a low part" if split }}. A subgroup has {{ rows }} of the queries in registers and goes through
-// its keys {{ step }} at a time: scores by the units into workgroup memory; there each lane has {{ "a query" if rows == u.lanes else "queries" }} with its sum and
-// maxima, and turns scores into weights, which the units multiply with the values.
+// rows{{ " scaled by powers of two" if s.scaled }}{{ ", each element as a high and a low part" if split }}. A subgroup has {{ rows }} of the queries in registers and goes through
+// its keys {{ step }} at a time: scores by the units into workgroup memory; there each lane has {{ "a query" if rows <= u.lanes else "queries" }} with its sum, and
+// turns scores into weights, which the units multiply with the values.
 //
-// Values of a key are scaled on their own, so a weight is e^(score) times what undoes the scale, relative to a maximum
-// of these products; the sum of weights has a maximum of its own. The former only follows when it is exceeded by more
-// than 2^8, since the result is then scaled by way of workgroup memory.
+// Weights are relative to a level that follows the maximum only when that exceeds it by more than 2^8, since the result
+// is then scaled by way of workgroup memory.
+{% if s.scaled %}
+// Keys and values have a usual scale, that of some of them; a row that would lose by it has its own. From a block with
+// such a row on a subgroup goes by the scale of each row: a weight is e^(score) times what undoes its value's scale, and
+// the sum of weights has a maximum of its own.
+{% endif %}
 {% if dropout %}
 // Dropout acts on the weights of the values, not on their sum.
 {% endif %}
@@ -17,17 +22,25 @@
 enable f16;
 {% include "shared/attend.wgsl" %}
 
+{% if s.scaled %}
 {% include "shared/halves.wgsl" %}
 
+// The exponent to scale a row of this largest magnitude by: the usual one where the row loses nothing by it.
+fn near(magnitude: u32, usual: u32) -> u32 {
+    let own = exponent(magnitude);
+    return select(own, usual, !broken(magnitude) && (magnitude == 0u || (own <= usual && own + 11u >= usual)));
+}
+{% endif %}
+{{ functions(s) }}
 {% set parts = width // u.side %}
-{# lanes that share a query, and queries of a lane #}
 {% set sharers = u.lanes // rows if rows < u.lanes else 1 %}
+{# queries of a lane #}
 {% set own = rows * sharers // u.lanes %}
 {% set tiles = rows // u.side %}
 {% set runs = step // u.side %}
 {# distances between rows, in vec4s: of staged keys and values, scores, weights #}
 {% set at_row = width // 4 + 2 %}
-{% set at_score = step // 4 + 1 %}
+{% set at_score = step // 4 + 2 %}
 {% set at_weight = step // 4 + 2 %}
 {# vec4s of a row that are a lane's: of scores, of a matrix #}
 {% set fours = step // 4 // sharers %}
@@ -35,84 +48,56 @@ enable f16;
 const LOG2_E: f32 = 1.44269504;
 // A maximum of nothing: smaller than any finite score.
 const FLOOR: f32 = -3.0e38;
-// Weights are below 2^ROOM in f16.
+// Weights are below 2^ROOM in f16 when the level has followed.
 const ROOM: f32 = 7.0;
 
 {% for half in u.halves %}
-{{ array("keys_" ~ half, "f16", block * at_row, u) }}
-{{ array("values_" ~ half, "f16", block * at_row, u) }}
+{{ array("k_" ~ half, "f16", block * at_row, u) }}
+{{ array("v_" ~ half, "f16", block * at_row, u) }}
 {{ array("weights_" ~ half, "f16", subs * rows * at_weight, u) }}
 {% endfor %}
 {{ array("scores", "f32", subs * rows * at_score, u) }}
-// what undoes the scale of each key, and its logarithm to base 2 for each value
+// one more than the first key of the last block of which a row is {{ "scaled on its own" if s.scaled else "broken" }}
+var<workgroup> odd: atomic<u32>;
+{% if s.scaled %}
+// what undoes the scale of each key, and how much larger, as a logarithm to base 2, that of each value is than the usual
 var<workgroup> key_factors: array<vec4<f32>, {{ block // 4 }}>;
 var<workgroup> value_shifts: array<vec4<f32>, {{ block // 4 }}>;
-
-{% macro some(x) %}{% if u.emulated %}{{ x }}{% else %}subgroupAny({{ x }}){% endif %}{% endmacro %}
-{# what a lane does for each of its queries, whose number among the subgroup's is `row` #}
-{% macro each_row() %}
-{% if own == 1 %}
-        {
-            let r = 0u;
-            let row = l{{ " % " ~ rows ~ "u" if sharers > 1 }};
 {% else %}
-        for (var r = 0u; r < {{ own }}u; r += 1u) {
-            let row = r * {{ u.lanes }}u + l;
+// the same for each row
+var<workgroup> broken: array<atomic<u32>, {{ block }}>;
 {% endif %}
-{% endmacro %}
-{# where the lane's vec4s of a row begin, of so many each #}
-{% macro mine(many) %}{{ "l / " ~ rows ~ "u * " ~ many ~ "u + " if sharers > 1 }}{% endmacro %}
-{# with what the other lane of the row has #}
-{% macro both(name, combine) %}
-{% if sharers > 1 %}
-                {{ name }} = {{ combine }}{{ name }}, subgroupShuffleXor({{ name }}, {{ rows }}u));
-{% endif %}
-{% endmacro %}
-{# its share of a key's row and of its value's #}
-{% macro fetch() %}
-{% for c in range(held) %}
-            {
-                let c = lane % {{ share }}u + {{ c * share }}u;
-                key_{{ c }} = vec4<f32>(0.0);
-                value_{{ c }} = vec4<f32>(0.0);
-                // a key that nobody sees may hold anything: 0 in its place
-                if r < {{ block }}u && j0 + i32(r) < last{{ " && c < " ~ columns ~ "u" if columns * 4 != width }} {
-                    key_{{ c }} = read_k(at_k + u32(j0 + i32(r)) * p.k_row, c * 4u);
-                    value_{{ c }} = read_v(at_v + u32(j0 + i32(r)) * p.v_row, c * 4u);
-                }
-            }
-{% endfor %}
-{% endmacro %}
-{% macro stage() %}
-            var key = magnitude(key_0);
-            var value = magnitude(value_0);
-{% for c in range(1, held) %}
-            key = max(key, magnitude(key_{{ c }}));
-            value = max(value, magnitude(value_{{ c }}));
-{% endfor %}
-{% for by in shuffles %}
-            key = max(key, subgroupShuffleXor(key, {{ by }}u));
-            value = max(value, subgroupShuffleXor(value, {{ by }}u));
-{% endfor %}
-            let key_scale = row_scale(key);
-            let value_scale = row_scale(value);
-            if r < {{ block }}u {
-{% for c in range(held) %}
-{% set at = "r * " ~ at_row ~ "u + lane % " ~ share ~ "u + " ~ c * share ~ "u" %}
-{{ put_halves("keys", at, "scaled(key_" ~ c ~ ", key_scale)", u) }}
-{{ put_halves("values", at, "scaled(value_" ~ c ~ ", value_scale)", u) }}
-{% endfor %}
-                if lane % {{ share }}u == 0u {
-                    key_factors[r / 4u][r % 4u] = row_factor(key);
-                    value_shifts[r / 4u][r % 4u] = row_shift(value);
-                }
-            }
-{% endmacro %}
 
-// The logarithm to base 2 of a row's factor.
-fn row_shift(magnitude: u32) -> f32 {
-    return select(f32(exponent(magnitude)) - 141.0, row_factor(magnitude), broken(magnitude));
-}
+{# the lane's scores number i of its query #}
+{% macro score(i) %}{{ read("scores", "f32", "at_scores + row * " ~ at_score ~ "u + " ~ mine(i, rows, u), u) }}{% endmacro %}
+{# the largest of them #}
+{% macro largest() %}{% for i in range(1, fours) %}max({% endfor %}x[r * {{ fours }}u]{% for i in range(1, fours) %}, x[r * {{ fours }}u + {{ i }}u]){% endfor %}{% endmacro %}
+{% macro stage_block() %}
+{% if s.scaled %}
+{{ largest_of(["k", "v"], s) }}
+            let of_key = near(largest_0, usual_key);
+            let of_value = near(largest_1, usual_value);
+            let key_scale = scale_by(of_key, largest_0);
+            let value_scale = scale_by(of_value, largest_1);
+            let r = id / {{ s.share }}u;
+            {{ within(0, s) }}{
+{% for c in range(s.held) %}
+{% set at = "r * " ~ at_row ~ "u + " ~ column(c, s) %}
+{{ put_halves("k", at, "scaled(k_" ~ c ~ ", key_scale)", u) }}
+{{ put_halves("v", at, "scaled(v_" ~ c ~ ", value_scale)", u) }}
+{% endfor %}
+                if id % {{ s.share }}u == 0u {
+                    key_factors[r / 4u][r % 4u] = factor_by(of_key, largest_0);
+                    value_shifts[r / 4u][r % 4u] = select(f32(of_value) - f32(usual_value), factor_by(of_value, largest_1), broken(largest_1));
+                    if of_key != usual_key || of_value != usual_value {
+                        atomicStore(&odd, u32(at_block) + 1u);
+                    }
+                }
+            }
+{% else %}
+{{ stage(["k", "v"], "u32(at_block) + 1u", s, u) }}
+{% endif %}
+{% endmacro %}
 
 fn largest(x: vec4<f32>) -> f32 {
     return max(max(x.x, x.y), max(x.z, x.w));
@@ -147,41 +132,70 @@ fn main(
 {% if dropout %}
     let stream = stream_of(h);
 {% endif %}
-    // of the lane's queries: what scores are multiplied with, the keys that they see, the sum of weights with its
-    // maximum, and the maximum that the result is relative to; maxima are logarithms to base 2
+{% if s.scaled %}
+    // the usual exponents leave four bits above the largest of four columns of each of 32 rows
+    var largest_key = 0u;
+    var largest_value = 0u;
+    for (var i = l; i < 32u; i += {{ u.lanes }}u) {
+        let j = i * u32(max(last, 0)) / 32u;
+        let c = i % {{ columns }}u * 4u;
+        let key = magnitude(read_k(at_k + j * p.k_row, c));
+        let value = magnitude(read_v(at_v + j * p.v_row, c));
+        largest_key = max(largest_key, select(key, 0u, broken(key)));
+        largest_value = max(largest_value, select(value, 0u, broken(value)));
+    }
+    let usual_key = exponent({{ most("largest_key", u) }}) + 4u;
+    let usual_value = exponent({{ most("largest_value", u) }}) + 4u;
+    let usual_factor = factor_by(usual_key, 0u);
+    // whether the subgroup goes by the scale of each row, and the maximum that the sum is relative to then
+    var apart = false;
+    var top: array<f32, {{ own }}>;
+    var query_scale: array<f32, {{ own }}>;
+{% else %}
+    for (var i = lane; i < {{ block }}u; i += {{ threads }}u) {
+        atomicStore(&broken[i], 0u);
+    }
+{% endif %}
+    if lane == 0u {
+        atomicStore(&odd, 0u);
+    }
+    workgroupBarrier();
+    // of the lane's queries: what scores are multiplied with, the keys that they see, the sum of weights and the level;
+    // maxima and levels are logarithms to base 2
     var query_factor: array<f32, {{ own }}>;
     var ends: array<i32, {{ own }}>;
     var sum: array<f32, {{ own }}>;
-    var top: array<f32, {{ own }}>;
     var level: array<f32, {{ own }}>;
-    var query_scale: array<f32, {{ own }}>;
-    var y: array<vec4<f32>, {{ own * fours }}>;
-{{ each_row() }}
+    var x: array<vec4<f32>, {{ own * fours }}>;
+{{ each_row(rows, u) }}
             // queries past the end repeat the last one and are not stored
             let i = min(own + row, p.sq - 1u);
+            query_factor[r] = p.scale * LOG2_E;
+{% if s.scaled %}
             var query = 0u;
-            for (var c = {{ "l / " ~ rows ~ "u" if sharers > 1 else "0u" }}; c < {{ columns }}u; c += {{ sharers }}u) {
+            for (var c = {{ mine(0, rows, u) }}; c < {{ columns }}u; c += {{ sharers }}u) {
                 query = max(query, magnitude(read_q(at_q + i * p.q_row, c * 4u)));
             }
-{{ both("query", "max(") }}
+{{ across("query", "max", rows, u) }}
             query_scale[r] = row_scale(query);
-            query_factor[r] = row_factor(query) * p.scale;
+            query_factor[r] *= row_factor(query);
+            top[r] = FLOOR;
+{% endif %}
             ends[r] = end_of_keys(i, valid);
             sum[r] = 0.0;
-            top[r] = FLOOR;
             level[r] = FLOOR;
         }
 {% for c in range(parts) %}
-{{ each_row() }}
+{{ each_row(rows, u) }}
             let i = min(own + row, p.sq - 1u);
 {% for four in range(few) %}
             {
-                let column = {{ mine(few) }}{{ four }}u;
-                var value = vec4<f32>(0.0);
+                let column = {{ mine(four, rows, u) }};
+                var four = vec4<f32>(0.0);
                 if column + {{ c * u.side // 4 }}u < {{ columns }}u {
-                    value = scaled(read_q(at_q + i * p.q_row, (column + {{ c * u.side // 4 }}u) * 4u), query_scale[r]);
+                    four = read_q(at_q + i * p.q_row, (column + {{ c * u.side // 4 }}u) * 4u);
                 }
-{{ put_halves("weights", "at_weights + row * " ~ at_weight ~ "u + column", "value", u) }}
+{{ put_halves("weights", "at_weights + row * " ~ at_weight ~ "u + column", "scaled(four, query_scale[r])" if s.scaled else "four", u) }}
             }
 {% endfor %}
         }
@@ -194,136 +208,154 @@ fn main(
 {% endfor %}
     {{ meet(u) }}
 {% endfor %}
-{% for c in range(held) %}
-    var key_{{ c }} = vec4<f32>(0.0);
-    var value_{{ c }} = vec4<f32>(0.0);
-{% endfor %}
+{{ hold(["k", "v"], s) }}
+{% set index = "u32(clamp(from_key + i32($r), 0, last - 1))" %}
 {% if ahead %}
     {
-        let r = lane / {{ share }}u;
-        let j0 = 0;
-{{ fetch() }}
+        let id = lane;
+        let from_key = 0;
+{{ fetch(["k", "v"], index, s) }}
     }
 {% endif %}
     for (var at_block = 0; at_block < last; at_block += {{ block }}) {
 {% if ahead %}
         {
-            let r = lane / {{ share }}u;
-{{ stage() }}
+            let id = lane;
+{{ stage_block() }}
         }
         workgroupBarrier();
-        {
-            let r = lane / {{ share }}u;
-            let j0 = at_block + {{ block }};
-{{ fetch() }}
+        // a branch: without, compilers move reads to where they are needed
+        if at_block + {{ block }} < last {
+            let id = lane;
+            let from_key = at_block + {{ block }};
+{{ fetch(["k", "v"], index, s) }}
         }
 {% else %}
-        for (var r0 = 0u; r0 < {{ block }}u; r0 += {{ threads // share }}u) {
-            let r = r0 + lane / {{ share }}u;
-            let j0 = at_block;
-{{ fetch() }}
-{{ stage() }}
+        for (var id = lane; id < {{ block * s.share }}u; id += {{ threads }}u) {
+            let from_key = at_block;
+{{ fetch(["k", "v"], index, s) }}
+{{ stage_block() }}
         }
         workgroupBarrier();
+{% endif %}
+        let strange = atomicLoad(&odd) == u32(at_block) + 1u{{ " || apart" if s.scaled }};
+{% if s.scaled %}
+        if strange && !apart {
+            apart = true;
+            top = level;
+        }
 {% endif %}
         // not the same for all subgroups: each stops where its queries see no more
         for (var t0 = 0; t0 < min({{ block }}, own_last - at_block); t0 += {{ step }}) {
             let t = u32(t0);
             let j = at_block + t0;
-{% for t in range(tiles) %}
-{% for run in range(runs) %}
-            var s{{ t }}_{{ run }} = {{ zero(u) }};
-{% endfor %}
-{% endfor %}
-{% for c in range(parts) %}
-{% for run in range(runs) %}
-            {
-{% for half in u.halves %}
-                {{ load("k_" ~ half, "B", "keys_" ~ half, "(t + " ~ run * u.side ~ "u) * " ~ at_row ~ "u + " ~ c * u.side // 4 ~ "u", at_row ~ "u", false, u) }}
-{% endfor %}
-{% for t in range(tiles) %}
-{{ product("s" ~ t ~ "_" ~ run, "q" ~ t ~ "_" ~ c, "k", u) }}
-{% endfor %}
-            }
-{% endfor %}
-{% endfor %}
+{{ multiply("s", "q", "k", tiles, runs, false, s, u) }}
 {% for t in range(tiles) %}
 {% for run in range(runs) %}
             {{ store("s" ~ t ~ "_" ~ run, "scores", "at_scores + " ~ (t * u.side * at_score + run * u.side // 4) ~ "u", at_score ~ "u", u) }}
 {% endfor %}
 {% endfor %}
             {{ meet(u) }}
-            var above = false;
-            var most: array<f32, {{ own }}>;
-{{ each_row() }}
-                let factor = query_factor[r];
-                let at = at_scores + row * {{ at_score }}u{{ " + l / " ~ rows ~ "u * " ~ fours ~ "u" if sharers > 1 }};
-                let at_key = t / 4u{{ " + l / " ~ rows ~ "u * " ~ fours ~ "u" if sharers > 1 }};
+{{ each_row(rows, u) }}
 {% for i in range(fours) %}
-                var x{{ i }} = {{ read("scores", "f32", "at + " ~ i ~ "u", u) }} * (key_factors[at_key + {{ i }}u] * factor);
-                y[r * {{ fours }}u + {{ i }}u] = fma(x{{ i }}, vec4<f32>(LOG2_E), value_shifts[at_key + {{ i }}u]);
+                x[r * {{ fours }}u + {{ i }}u] = {{ score(i) }} * {{ "(usual_factor * query_factor[r])" if s.scaled else "query_factor[r]" }};
 {% endfor %}
-                let end = ends[r];
-                let first_key = u32(j){{ " + l / " ~ rows ~ "u * " ~ fours * 4 ~ "u" if sharers > 1 }};
-                if {{ "true" if mask else "j + " ~ step ~ " > end" }} {
+                if {{ "true" if mask else "strange || j + " ~ step ~ " > ends[r]" }} {
                     let i = min(own + row, p.sq - 1u);
                     let at_m = {% if mask %}p.m_offset + b * p.m_batch + i * p.m_row + h * p.m_head{% else %}0u{% endif %};
 {% for i in range(fours) %}
-                    x{{ i }} = vec4<f32>({% for e in range(4) %}masked(x{{ i }}.{{ "xyzw"[e] }}, at_m, first_key + {{ i * 4 + e }}u, end){{ ", " if e < 3 }}{% endfor %});
-                    y[r * {{ fours }}u + {{ i }}u] = select(fma(x{{ i }}, vec4<f32>(LOG2_E), value_shifts[at_key + {{ i }}u]), vec4<f32>(-infinity), x{{ i }} <= vec4<f32>(HIDDEN));
+                    {
+                        let four = t / 4u + {{ mine(i, rows, u) }};
+                        let key = u32(at_block) + four * 4u;
+                        var y = x[r * {{ fours }}u + {{ i }}u];
+{% if s.scaled %}
+                        if strange {
+                            y = {{ score(i) }} * (key_factors[four] * query_factor[r]);
+                        }
+{% else %}
+{% for e in range(4) %}
+                        if strange && atomicLoad(&broken[four * 4u + {{ e }}u]) == u32(at_block) + 1u {
+                            y.{{ "xyzw"[e] }} = bitcast<f32>(0x7fc00000u | p.zero);
+                        }
+{% endfor %}
+{% endif %}
+                        y = vec4<f32>({% for e in range(4) %}{{ "LOG2_E * " if mask }}masked(y.{{ "xyzw"[e] }}{{ " / LOG2_E" if mask }}, at_m, key + {{ e }}u, ends[r]){{ ", " if e < 3 }}{% endfor %});
+                        x[r * {{ fours }}u + {{ i }}u] = select(y, vec4<f32>(-infinity), y <= vec4<f32>(HIDDEN));
+                    }
 {% endfor %}
                 }
-                var x = largest({% for i in range(1, fours) %}max({% endfor %}x0{% for i in range(1, fours) %}, x{{ i }}){% endfor %});
-                var z = largest({% for i in range(1, fours) %}max({% endfor %}y[r * {{ fours }}u]{% for i in range(1, fours) %}, y[r * {{ fours }}u + {{ i }}u]){% endfor %});
-{{ both("x", "max(") }}
-{{ both("z", "max(") }}
-                let new_top = max(top[r], x * LOG2_E);
-                var new_sum = vec4<f32>(0.0);
-{% for i in range(fours) %}
-                new_sum += exp2(fma(x{{ i }}, vec4<f32>(LOG2_E), vec4<f32>(-new_top)));
-{% endfor %}
-                sum[r] = fma(sum[r], exp2(top[r] - new_top), (new_sum.x + new_sum.y) + (new_sum.z + new_sum.w));
-                top[r] = new_top;
-                most[r] = z;
-                above = above || z > level[r] + 8.0;
             }
+{% if s.scaled %}
             // a loop, since naga takes a condition for one that differs between lanes
-            for (var rise = {{ some("above") }}; rise; rise = false) {
-{{ each_row() }}
-                    let new_level = max(level[r], most[r]);
-                    most[r] = exp2(level[r] - new_level);
-                    level[r] = new_level;
+            for (var go = strange; go; go = false) {
+{{ each_row(rows, u) }}
+                    var m = largest({{ largest() }});
+{{ across("m", "max", rows, u) }}
+                    let new_top = max(top[r], m);
+                    var weights = vec4<f32>(0.0);
+{% for i in range(fours) %}
+                    {
+                        let y = x[r * {{ fours }}u + {{ i }}u];
+                        weights += exp2(y - vec4<f32>(new_top));
+                        x[r * {{ fours }}u + {{ i }}u] = select(y + value_shifts[t / 4u + {{ mine(i, rows, u) }}], y, y <= vec4<f32>(HIDDEN));
+                    }
+{% endfor %}
+                    sum[r] = fma(sum[r], exp2(top[r] - new_top), (weights.x + weights.y) + (weights.z + weights.w));
+                    top[r] = new_top;
                 }
+            }
+{% endif %}
+            var above = false;
+            var most: array<f32, {{ own }}>;
+{{ each_row(rows, u) }}
+                var m = largest({{ largest() }});
+{{ across("m", "max", rows, u) }}
+                most[r] = m;
+                above = above || m > level[r] + (ROOM + 8.0);
+            }
+            for (var rise = {{ some("above", u) }}; rise; rise = false) {
+                var begun = false;
+{{ each_row(rows, u) }}
+                    let new_level = max(level[r], most[r] - ROOM);
+                    most[r] = exp2(level[r] - new_level);
+                    begun = begun || level[r] > FLOOR;
+                    level[r] = new_level;
+                    sum[r] *= {{ "select(most[r], 1.0, strange)" if s.scaled else "most[r]" }};
+                }
+                for (var scale = {{ some("begun", u) }}; scale; scale = false) {
 {% for c in range(parts) %}
 {% for t in range(tiles) %}
-                {{ store("o" ~ t ~ "_" ~ c, "scores", "at_scores + " ~ t * u.side * at_score ~ "u", at_score ~ "u", u) }}
+                    {{ store("o" ~ t ~ "_" ~ c, "scores", "at_scores + " ~ t * u.side * at_score ~ "u", at_score ~ "u", u) }}
 {% endfor %}
-                {{ meet(u) }}
-{{ each_row() }}
+                    {{ meet(u) }}
+{{ each_row(rows, u) }}
 {% for four in range(few) %}
-{% set at = "at_scores + row * " ~ at_score ~ "u + " ~ mine(few) ~ four ~ "u" %}
-                    {{ put("scores", at, read("scores", "f32", at, u) ~ " * most[r]", u) }}
+{% set at = "at_scores + row * " ~ at_score ~ "u + " ~ mine(four, rows, u) %}
+                        {{ put("scores", at, read("scores", "f32", at, u) ~ " * most[r]", u) }}
 {% endfor %}
-                }
-                {{ meet(u) }}
+                    }
+                    {{ meet(u) }}
 {% for t in range(tiles) %}
-                {{ load_sum("o" ~ t ~ "_" ~ c, "scores", "at_scores + " ~ t * u.side * at_score ~ "u", at_score ~ "u", u) }}
+                    {{ load_sum("o" ~ t ~ "_" ~ c, "scores", "at_scores + " ~ t * u.side * at_score ~ "u", at_score ~ "u", u) }}
 {% endfor %}
-                {{ meet(u) }}
+                    {{ meet(u) }}
 {% endfor %}
-            }
-{{ each_row() }}
-                let up = ROOM - level[r];
-{% for i in range(fours) %}
-{% if dropout %}
-                {
-                    let i = min(own + row, p.sq - 1u);
-                    let z = kept(weights_of(b, i) + u32(j) + ({{ mine(fours) }}{{ i }}u) * 4u, stream);
-                    y[r * {{ fours }}u + {{ i }}u] = select(y[r * {{ fours }}u + {{ i }}u], vec4<f32>(-infinity), z == vec4<f32>(0.0));
                 }
+            }
+{{ each_row(rows, u) }}
+                var weights = vec4<f32>(0.0);
+{% for i in range(fours) %}
+                {
+                    var w = exp2(x[r * {{ fours }}u + {{ i }}u] - vec4<f32>(level[r]));
+                    weights += w;
+{% if dropout %}
+                    let z = kept(weights_of(b, min(own + row, p.sq - 1u)) + u32(j) + ({{ mine(i, rows, u) }}) * 4u, stream);
+                    w = select(w, vec4<f32>(0.0), z == vec4<f32>(0.0));
 {% endif %}
-{{ put_halves("weights", "at_weights + row * " ~ at_weight ~ "u + " ~ mine(fours) ~ i ~ "u", "exp2(y[r * " ~ fours ~ "u + " ~ i ~ "u] + vec4<f32>(up))", u) }}
+{{ put_halves("weights", "at_weights + row * " ~ at_weight ~ "u + " ~ mine(i, rows, u), "w", u) }}
+                }
 {% endfor %}
+                sum[r] += {{ "select((weights.x + weights.y) + (weights.z + weights.w), 0.0, strange)" if s.scaled else "(weights.x + weights.y) + (weights.z + weights.w)" }};
             }
             {{ meet(u) }}
 {% for t in range(tiles) %}
@@ -333,55 +365,42 @@ fn main(
 {% endfor %}
 {% endfor %}
 {% endfor %}
-{% for c in range(parts) %}
-            {
-{% if split %}
-{% for t in range(tiles) %}
-                var part{{ t }} = {{ zero(u) }};
-{% endfor %}
-{% endif %}
-{% for run in range(runs) %}
-                {
-{% for half in u.halves %}
-                    {{ load("v_" ~ half, "B", "values_" ~ half, "(t + " ~ run * u.side ~ "u) * " ~ at_row ~ "u + " ~ c * u.side // 4 ~ "u", at_row ~ "u", true, u) }}
-{% endfor %}
-{% for t in range(tiles) %}
-{{ product("part" ~ t if split else "o" ~ t ~ "_" ~ c, "w" ~ t ~ "_" ~ run, "v", u) }}
-{% endfor %}
-                }
-{% endfor %}
-{% if split %}
-                // sums of the units are cut off, not rounded: they are kept short
-{% for t in range(tiles) %}
-                {{ fold("o" ~ t ~ "_" ~ c, "part" ~ t, u) }}
-{% endfor %}
-{% endif %}
-            }
-{% endfor %}
-            {{ meet(u) }}
+{{ sum_up("o", "w", "v", tiles, runs, s, u) }}
         }
         workgroupBarrier();
     }
-{{ each_row() }}
-{% if sharers > 1 %}
-            sum[r] += subgroupShuffleXor(sum[r], {{ rows }}u);
+    var mean: array<f32, {{ own }}>;
+{{ each_row(rows, u) }}
+{% if s.scaled %}
+            // sums that go by their own maximum are whole in each lane but for its share of keys
+            top[r] = select(level[r], top[r], apart);
 {% endif %}
-            level[r] = exp2(level[r] - ROOM - top[r]){{ " * p.keep" if dropout }};
-            query_scale[r] = select(1.0 / sum[r], 0.0, sum[r] == 0.0);
+            var whole = sum[r];
+{{ across("whole", "+", rows, u) }}
+{% set top = "top" if s.scaled else "level" %}
+            mean[r] = select(1.0 / whole, 0.0, whole == 0.0){{ " * p.keep" if dropout }};
+{% if s.scaled %}
+            mean[r] *= exp2(level[r] - top[r] + (f32(usual_value) - 141.0));
+{% endif %}
+{% if lse %}
+            if own + row < p.sq {
+                lse[p.lse_offset + bh * p.sq + own + row] = log_sum_exp({{ top }}[r] / LOG2_E, whole);
+            }
+{% endif %}
         }
 {% for c in range(parts) %}
 {% for t in range(tiles) %}
     {{ store("o" ~ t ~ "_" ~ c, "scores", "at_scores + " ~ t * u.side * at_score ~ "u", at_score ~ "u", u) }}
 {% endfor %}
     {{ meet(u) }}
-{{ each_row() }}
+{{ each_row(rows, u) }}
             if own + row < p.sq {
                 let at_o = p.o_offset + b * p.o_batch + (own + row) * p.o_row + h * p.o_head;
 {% for four in range(few) %}
                 {
-                    let column = {{ mine(few) }}{{ four }}u;
+                    let column = {{ mine(four, rows, u) }};
                     if column + {{ c * u.side // 4 }}u < {{ columns }}u {
-                        write_out(at_o, (column + {{ c * u.side // 4 }}u) * 4u, {{ read("scores", "f32", "at_scores + row * " ~ at_score ~ "u + column", u) }} * query_scale[r] * level[r]);
+                        write_out(at_o, (column + {{ c * u.side // 4 }}u) * 4u, {{ read("scores", "f32", "at_scores + row * " ~ at_score ~ "u + column", u) }} * mean[r]);
                     }
                 }
 {% endfor %}
@@ -389,12 +408,5 @@ fn main(
         }
     {{ meet(u) }}
 {% endfor %}
-{% if lse %}
-{{ each_row() }}
-            if own + row < p.sq {
-                lse[p.lse_offset + bh * p.sq + own + row] = log_sum_exp(top[r] / LOG2_E, sum[r]);
-            }
-        }
-{% endif %}
     }
 }

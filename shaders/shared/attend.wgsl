@@ -35,9 +35,9 @@ struct Params {
 }
 
 {% include "shared/params.wgsl" %}
-@group(0) @binding(1) var<storage, read> q: array<{{ storage }}>;
-@group(0) @binding(2) var<storage, read> k: array<{{ storage }}>;
-@group(0) @binding(3) var<storage, read> v: array<{{ storage }}>;
+@group(0) @binding(1) var<storage, read> q: array<{{ "vec2<u32>" if words else storage }}>;
+@group(0) @binding(2) var<storage, read> k: array<{{ "vec2<u32>" if words else storage }}>;
+@group(0) @binding(3) var<storage, read> v: array<{{ "vec2<u32>" if words else storage }}>;
 {% if mask %}
 @group(0) @binding(4) var<storage, read> m: array<{{ scalar }}>;
 {% endif %}

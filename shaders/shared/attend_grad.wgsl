@@ -35,13 +35,13 @@ struct Params {
 }
 
 {% include "shared/params.wgsl" %}
-@group(0) @binding(1) var<storage, read> q: array<{{ storage }}>;
-@group(0) @binding(2) var<storage, read> k: array<{{ storage }}>;
-@group(0) @binding(3) var<storage, read> v: array<{{ storage }}>;
+@group(0) @binding(1) var<storage, read> q: array<{{ "vec2<u32>" if words else storage }}>;
+@group(0) @binding(2) var<storage, read> k: array<{{ "vec2<u32>" if words else storage }}>;
+@group(0) @binding(3) var<storage, read> v: array<{{ "vec2<u32>" if words else storage }}>;
 {% if mask %}
 @group(0) @binding(4) var<storage, read> m: array<{{ scalar }}>;
 {% endif %}
-@group(0) @binding({{ out_binding - 2 }}) var<storage, read> dout: array<{{ storage }}>;
+@group(0) @binding({{ out_binding - 2 }}) var<storage, read> dout: array<{{ "vec2<u32>" if words else storage }}>;
 @group(0) @binding({{ out_binding - 1 }}) var<storage, read> stats: array<vec2<u32>>;
 {% for name in bound %}
 @group(0) @binding({{ out_binding + loop.index0 }}) var<storage, read_write> {{ name }}: array<{{ storage }}>;

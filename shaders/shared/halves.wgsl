@@ -18,14 +18,22 @@ fn exponent(magnitude: u32) -> u32 {
     return select(max(magnitude >> 23u, 15u), 127u, magnitude == 0u);
 }
 
-// What a row of this largest magnitude is multiplied with.
+// What a row of this largest magnitude is multiplied with to lie there by an exponent, its own or a larger one.
+fn scale_by(exponent: u32, magnitude: u32) -> f32 {
+    return bitcast<f32>(select((268u - exponent) << 23u, 0u, broken(magnitude)));
+}
+
 fn row_scale(magnitude: u32) -> f32 {
-    return bitcast<f32>(select((268u - exponent(magnitude)) << 23u, 0u, broken(magnitude)));
+    return scale_by(exponent(magnitude), magnitude);
 }
 
 // What undoes it; NaN for a row that is broken.
+fn factor_by(exponent: u32, magnitude: u32) -> f32 {
+    return bitcast<f32>(select((exponent - 14u) << 23u, magnitude | 0x00400000u, broken(magnitude)));
+}
+
 fn row_factor(magnitude: u32) -> f32 {
-    return bitcast<f32>(select((exponent(magnitude) - 14u) << 23u, magnitude | 0x00400000u, broken(magnitude)));
+    return factor_by(exponent(magnitude), magnitude);
 }
 
 // x scaled; 0 in a row that is broken, whose scale is 0.

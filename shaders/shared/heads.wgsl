@@ -4,7 +4,10 @@ and `writes` name; of the latter those alone that `bound` lists, where it is giv
 
 // Elements c..c+3 of a row that starts at `at`; those past the head size are 0.
 fn read_{{ name }}(at: u32, c: u32) -> vec4<f32> {
-{% if vec %}
+{% if words %}
+    let four = {{ name }}[at + c / 4u];
+    return vec4<f32>(unpack2x16float(four.x), unpack2x16float(four.y));
+{% elif vec %}
     return vec4<f32>({{ name }}[at + c / 4u]);
 {% else %}
     var x = vec4<f32>(0.0);

@@ -37,6 +37,8 @@ pub struct Shares {
     pub units: Units,
     /// How subgroups share.
     pub form: Form,
+    /// Rows are scaled by powers of two to fit f16; those that are stored in f16 are not.
+    pub scaled: bool,
 }
 
 /// Columns of a head beyond which sums do not fit into registers.
@@ -66,9 +68,13 @@ impl Shares {
         (4 * columns).next_multiple_of(self.side())
     }
 
-    /// Neighbouring invocations that stage a row together.
+    /// Neighbouring invocations that stage a row together: all of a row that is not scaled, so that they read and store
+    /// side by side; else a power of two, so that few shuffles find the largest number.
     fn share(self, columns: usize) -> usize {
         let fours = self.width(columns) / 4;
+        if !self.scaled {
+            return fours;
+        }
         let most = (self.invocations() / self.form.block).min(self.lanes()).max(1);
         (0..).map(|i| 1 << i).take_while(|s| *s <= most && fours.is_multiple_of(*s)).last().unwrap_or(1)
     }
@@ -83,31 +89,52 @@ impl Shares {
         2 * self.halves() * self.form.block * (2 * self.width(columns) + 16)
     }
 
+    /// Groups of four columns that an invocation has of a block, or of a round of it.
+    fn held(self, columns: usize) -> usize {
+        let fours = self.width(columns) / 4;
+        match (self.scaled, self.form.ahead) {
+            (true, _) => fours / self.share(columns),
+            (false, true) => (self.form.block * fours).div_ceil(self.invocations()),
+            (false, false) => 1,
+        }
+    }
+
+    /// Bytes of workgroup memory that note which rows of a block are not as the others.
+    fn noted(self) -> usize {
+        16 + if self.scaled { 8 } else { 4 } * self.form.block
+    }
+
+    /// Bytes of workgroup memory of a row of scores and what is made of it, for so many of the other side.
+    fn row(self, columns: usize) -> usize {
+        self.halves() * (2 * columns + 16) + 4 * columns + 32
+    }
+
     /// Bytes of workgroup memory of the attention.
     pub fn bytes(self, columns: usize) -> usize {
-        let weights = self.halves() * (2 * self.form.step + 16);
-        self.staged(columns) + self.own() * (weights + 4 * self.form.step + 16) + 8 * self.form.block
+        self.staged(columns) + self.own() * self.row(self.form.step) + self.noted()
     }
 
     /// Bytes of workgroup memory of the gradients of k and v, where `keys`, or of q.
     pub fn grad_bytes(self, columns: usize, keys: bool) -> usize {
-        let (pair_rows, pair_columns) =
-            if keys { (self.form.step, self.form.rows) } else { (self.form.rows, self.form.step) };
-        let (tile_rows, results) = (self.form.rows.max(pair_rows), if keys { 2 } else { 1 });
-        let (queries, keys) = if keys { (self.form.block, self.own()) } else { (self.own(), self.form.block) };
-        let weights = results * self.halves() * tile_rows * (2 * pair_columns + 16);
-        let products = (tile_rows + pair_rows) * (4 * pair_columns + 16);
-        self.staged(columns) + self.form.subs * (weights + products) + 16 * queries + 8 * keys
+        let Form { rows, step, block, .. } = self.form;
+        let (pair_rows, pair_columns) = if keys { (step, rows) } else { (rows, step) };
+        let (queries, keys_held) = if keys { (block, self.own()) } else { (self.own(), block) };
+        let pairs = self.form.subs * rows.max(pair_rows) * self.row(pair_columns);
+        let of_queries = if keys || self.scaled { 16 * queries } else { 0 };
+        let of_keys = if self.scaled { 8 * keys_held } else { self.noted() };
+        self.staged(columns) + pairs + of_queries + of_keys
     }
 
-    /// What the templates read of it for heads of so many groups of four columns.
-    pub fn context(self, columns: usize) -> Value {
-        let share = self.share(columns);
+    /// What the templates read of it for heads of so many groups of four columns; `vec` where these are bound as one.
+    pub fn context(self, columns: usize, vec: bool) -> Value {
+        let Form { subs, rows, step, block, ahead } = self.form;
+        let (share, width, scaled, threads) =
+            (self.share(columns), self.width(columns), self.scaled, self.invocations());
         let shuffles: Vec<usize> = (0..share.ilog2()).map(|i| 1 << i).collect();
+        let words = vec && !scaled;
+        let s = context! { block, ahead, threads, share, shuffles, held => self.held(columns), columns, width, scaled, words };
         context! {
-            u => self.units.context(), split => self.units.split, subs => self.form.subs, rows => self.form.rows,
-            step => self.form.step, block => self.form.block, ahead => self.form.ahead, threads => self.invocations(),
-            width => self.width(columns), share, shuffles, held => self.width(columns) / 4 / share,
+            u => self.units.context(), split => self.units.split, subs, rows, step, block, ahead, threads, width, words, s,
         }
     }
 
@@ -129,23 +156,23 @@ impl Shares {
         caps: &DeviceCaps,
         bytes: impl Fn(Shares) -> usize,
     ) -> Vec<Shares> {
-        fitting(self.units, forms, sizes, caps, bytes)
+        fitting((self.units, self.scaled), forms, sizes, caps, bytes)
     }
 
-    /// The first of them; `None` where no form is good.
+    /// The first of them, for rows that are scaled or not; `None` where no form is good.
     pub fn choose(
-        units: Units,
+        (units, scaled): (Units, bool),
         forms: &[Form],
         sizes: [usize; 2],
         caps: &DeviceCaps,
         bytes: impl Fn(Shares) -> usize,
     ) -> Option<Shares> {
-        fitting(units, forms, sizes, caps, bytes).first().copied()
+        fitting((units, scaled), forms, sizes, caps, bytes).first().copied()
     }
 }
 
 fn fitting(
-    units: Units,
+    (units, scaled): (Units, bool),
     forms: &[Form],
     [columns, own]: [usize; 2],
     caps: &DeviceCaps,
@@ -163,7 +190,7 @@ fn fitting(
     if columns > MOST_COLUMNS {
         return Vec::new();
     }
-    let all = forms.iter().map(|form| Shares { units, form: *form });
+    let all = forms.iter().map(|form| Shares { units, form: *form, scaled });
     let fits =
         |s: &Shares| bytes(*s) <= caps.workgroup_bytes as usize && s.invocations() <= caps.max_invocations as usize;
     let mut all: Vec<Shares> = all.filter(fits).collect();
@@ -181,11 +208,11 @@ pub(super) fn catalogue(
 ) -> impl Iterator<Item = (Shares, usize)> {
     let mut all = Vec::new();
     let mut sizes = [16, 3, 8, 1, 32].into_iter().cycle();
-    for split in [false, true] {
+    for (split, scaled) in [(false, false), (false, true), (true, true)] {
         let mut add = |units, form: &[Form], columns| {
             let caps = DeviceCaps { workgroup_bytes: 48 << 10, units: Some(units), ..DeviceCaps::PORTABLE };
             let of = |columns| {
-                Shares::choose(Units { units, split }, form, [columns, 64], &caps, |s| bytes(s, columns))
+                Shares::choose((Units { units, split }, scaled), form, [columns, 64], &caps, |s| bytes(s, columns))
                     .map(|s| (s, columns))
             };
             all.extend(of(columns).or_else(|| of(4)));

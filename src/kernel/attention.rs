@@ -49,18 +49,17 @@ const BLOCKS: [(usize, usize); 6] = [(64, 64), (64, 32), (32, 32), (32, 16), (16
 
 /// On matrix units, the preferred first: f16 numbers as they are.
 const FORMS: [Form; 4] = [
-    Form { subs: 8, rows: 16, step: 32, block: 64, ahead: true },
+    Form { subs: 8, rows: 16, step: 16, block: 64, ahead: true },
     Form { subs: 8, rows: 16, step: 16, block: 32, ahead: true },
-    Form { subs: 4, rows: 16, step: 32, block: 32, ahead: true },
+    Form { subs: 4, rows: 16, step: 16, block: 32, ahead: true },
     Form { subs: 4, rows: 16, step: 16, block: 16, ahead: true },
 ];
 
 /// The same for numbers that are split in two.
-const SPLIT_FORMS: [Form; 5] = [
-    Form { subs: 6, rows: 16, step: 32, block: 32, ahead: true },
+const SPLIT_FORMS: [Form; 4] = [
     Form { subs: 8, rows: 16, step: 16, block: 32, ahead: true },
-    Form { subs: 8, rows: 16, step: 16, block: 16, ahead: true },
     Form { subs: 4, rows: 16, step: 16, block: 16, ahead: true },
+    Form { subs: 8, rows: 16, step: 16, block: 16, ahead: true },
     Form { subs: 2, rows: 16, step: 16, block: 16, ahead: false },
 ];
 
@@ -95,8 +94,8 @@ impl AttentionKey {
         };
         let values = context! { ..Draw::context(self.dropout), ..values };
         let values = match self.units {
-            Some(shares) => context! { ..shares.context(self.columns), ..values },
-            None => values,
+            Some(shares) => context! { ..shares.context(self.columns, self.vec), ..values },
+            None => context! { words => false, ..values },
         };
         render(self.name(), params, values)
     }
@@ -270,8 +269,9 @@ impl Attention<'_> {
         let vec = heads::vectors(d, &[self.q, self.k, self.v, &out]);
         let columns = d.div_ceil(4);
         let block = if caps.cpu { None } else { blocks(columns, sq, sk, caps).next() };
-        let units =
-            self.units.and_then(|units| Shares::choose(units, forms(units), [columns, sq], caps, |s| s.bytes(columns)));
+        let units = self.units.and_then(|units| {
+            Shares::choose((units, self.dtype != DType::F16), forms(units), [columns, sq], caps, |s| s.bytes(columns))
+        });
         let key = AttentionKey {
             dtype: self.dtype,
             vec,
@@ -339,7 +339,7 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
         // a few for each way to share
         for (flags, dropout) in all.filter(|(f, _)| units.is_none() || f % 8 == i % 8) {
             let on = |bit: usize| flags >> bit & 1 == 1;
-            let f16 = on(0) && !units.is_some_and(|s| s.units.split);
+            let f16 = units.map_or(on(0), |s| !s.scaled);
             let (dtype, vec) = if f16 { (DType::F16, true) } else { (DType::F32, columns != 3) };
             keys.push(KernelKey::Attention(AttentionKey {
                 dtype,

@@ -72,19 +72,17 @@ const DIRECT: usize = 8;
 const BLOCKS: [(usize, usize); 7] = [(64, 32), (32, 64), (32, 32), (16, 64), (64, 16), (32, 16), (16, 16)];
 
 /// On matrix units, the preferred first: f16 numbers as they are.
-const FORMS: [Form; 5] = [
+const FORMS: [Form; 4] = [
+    Form { subs: 4, rows: 16, step: 16, block: 32, ahead: true },
     Form { subs: 8, rows: 16, step: 16, block: 64, ahead: true },
-    Form { subs: 8, rows: 16, step: 16, block: 32, ahead: true },
     Form { subs: 4, rows: 16, step: 16, block: 16, ahead: true },
-    Form { subs: 2, rows: 16, step: 16, block: 16, ahead: true },
     Form { subs: 1, rows: 16, step: 16, block: 16, ahead: false },
 ];
 
 /// The same for numbers that are split in two.
-const SPLIT_FORMS: [Form; 5] = [
-    Form { subs: 7, rows: 16, step: 16, block: 16, ahead: true },
-    Form { subs: 6, rows: 16, step: 16, block: 16, ahead: true },
+const SPLIT_FORMS: [Form; 4] = [
     Form { subs: 4, rows: 16, step: 16, block: 16, ahead: true },
+    Form { subs: 8, rows: 16, step: 16, block: 32, ahead: true },
     Form { subs: 2, rows: 16, step: 16, block: 16, ahead: true },
     Form { subs: 1, rows: 16, step: 16, block: 16, ahead: false },
 ];
@@ -215,8 +213,8 @@ impl AttentionGradKey {
         };
         let values = context! { ..Draw::context(self.dropout), ..values };
         let values = match self.units {
-            Some(shares) => context! { ..shares.context(self.columns), ..values },
-            None => values,
+            Some(shares) => context! { ..shares.context(self.columns, self.vec), ..values },
+            None => context! { words => false, ..values },
         };
         render(self.name(), params, values)
     }
@@ -391,7 +389,10 @@ impl AttentionGrad<'_> {
         let vec = heads::vectors(d, &views);
         let columns = d.div_ceil(4);
         let units = self.units.and_then(|units| {
-            Shares::choose(units, forms(units), [columns, own], caps, |s| s.grad_bytes(columns, side == Side::Keys))
+            let scaled = self.dtype != DType::F16;
+            Shares::choose((units, scaled), forms(units), [columns, own], caps, |s| {
+                s.grad_bytes(columns, side == Side::Keys)
+            })
         });
         let key = AttentionGradKey {
             dtype: self.dtype,
@@ -475,7 +476,7 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
         // a few for each way to share
         for (flags, dropout) in all.filter(|(f, _)| units.is_none() || f % 6 == i / 2 % 6) {
             let on = |bit: usize| flags >> bit & 1 == 1;
-            let f16 = on(0) && !units.is_some_and(|s| s.units.split);
+            let f16 = units.map_or(on(0), |s| !s.scaled);
             let (dtype, vec) = if f16 { (DType::F16, true) } else { (DType::F32, columns % 2 == 0) };
             let (causal, mask, lengths) = (on(0), on(1), on(2));
             let own = if columns == 2 && !on(1) { 4 } else { 1 };

@@ -32,7 +32,7 @@ impl AttentionStatsKey {
         let scalar = wgsl_type(self.dtype);
         let writes: [&str; 0] = [];
         let values = context! {
-            f16 => self.dtype == DType::F16, scalar, vec => self.vec, size => self.size,
+            f16 => self.dtype == DType::F16, scalar, vec => self.vec, words => false, size => self.size,
             storage => super::chain_wgsl::vector(scalar, if self.vec { 4 } else { 1 }),
             reads => ["out", "dout"], writes, lengths => self.lengths, dropout => self.dropout,
             stats_binding => self.bindings().len(),

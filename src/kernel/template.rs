@@ -19,6 +19,7 @@ const TEMPLATES: &[(&str, &str)] = templates![
     "shared/merge.wgsl",
     "shared/attend.wgsl",
     "shared/attend_grad.wgsl",
+    "shared/attend_units.wgsl",
     "shared/chain.wgsl",
     "shared/halves.wgsl",
     "shared/heads.wgsl",

@@ -4,12 +4,12 @@ use super::Tile;
 use crate::caps::DeviceCaps;
 
 /// Multiply-adds of a product from which on a CPU's largest share of an invocation gains more than it takes to compile.
-const MUCH: usize = 1 << 25;
+const MUCH: usize = 1 << 24;
 
 /// Rows are uniform over a workgroup of eight invocations; fewer where M or N are small. A load costs such a CPU far
 /// more than a multiply-add, so an invocation's share is as large as its registers and its stack in cache allow. In a
-/// product of little work it is half of that: as fast where few rows or columns are left over, and Mesa compiles it three
-/// times as fast, for what it keeps alive.
+/// product of little work it is half of that: a quarter slower at most, and Mesa compiles it three times as fast, for what
+/// it keeps alive.
 pub(super) fn direct_tile(m: usize, n: usize, k: usize, batch: usize) -> Tile {
     let tm = match m {
         1 => 1,

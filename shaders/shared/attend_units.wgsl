@@ -1,0 +1,179 @@
+{% from "shared/units.wgsl" import put, zero, load, multiply_add, fold, product %}
+{#
+What attention_units.wgsl and attention_grad_units.wgsl share: how a workgroup stages rows of the other side, two operands
+at once, and how lanes share rows of a subgroup.
+
+`s` says how rows are staged: `block` of them by `threads` invocations, `share` neighbours a row, each with `held` groups of
+four columns of `columns` in a matrix' `width`; `scaled` where each row is scaled by a power of two, `words` where four
+columns are bound as two words of two f16 numbers. Such stay words until they are staged: what is converted when it is
+fetched waits for memory there.
+
+Invocation `id` has groups of one row, id / share, where rows are scaled; else the groups id, id + threads and so on of the
+block's.
+#}
+{% macro kind(s) %}{{ "vec2<u32>" if s.words else "vec4<f32>" }}{% endmacro %}
+{% macro row(c, s) %}{{ "(id / " ~ s.share ~ "u)" if s.scaled else "((id + " ~ c * s.threads ~ "u) / " ~ s.share ~ "u)" }}{% endmacro %}
+{% macro column(c, s) %}{{ "(id % " ~ s.share ~ "u + " ~ c * s.share ~ "u)" if s.scaled else "((id + " ~ c * s.threads ~ "u) % " ~ s.share ~ "u)" }}{% endmacro %}
+{# `if` unless all invocations have rows in the block #}
+{% macro within(c, s) %}{% if s.ahead and (s.block * s.share) % s.threads != 0 %}if {{ row(c, s) }} < {{ s.block }}u {% endif %}{% endmacro %}
+
+{# declares what an invocation holds of the operands #}
+{% macro hold(names, s) %}
+{% for name in names %}
+{% for c in range(s.held) %}
+    var {{ name }}_{{ c }} = {{ kind(s) }}();
+{% endfor %}
+{% endfor %}
+{% endmacro %}
+
+{# reads it; `index` is the row of the operands that $r of the block is #}
+{% macro fetch(names, index, s) %}
+{% for c in range(s.held) %}
+            {
+                let c = {{ column(c, s) }};
+                let i = {{ index | replace("$r", row(c, s)) }};
+{% for name in names %}
+{% set four = name ~ "[at_" ~ name ~ " + i * p." ~ name ~ "_row + c]" if s.words else "read_" ~ name ~ "(at_" ~ name ~ " + i * p." ~ name ~ "_row, c * 4u)" %}
+                {{ name }}_{{ c }} = {{ "select(" ~ kind(s) ~ "(), " ~ four ~ ", c < " ~ s.columns ~ "u)" if s.columns * 4 != s.width else four }};
+{% endfor %}
+            }
+{% endfor %}
+{% endmacro %}
+
+{# declares `largest_0` and `largest_1`, the bits of the largest magnitudes of the invocation's rows #}
+{% macro largest_of(names, s) %}
+{% for name in names %}
+{% set which = loop.index0 %}
+            var largest_{{ which }} = magnitude({{ name }}_0);
+{% for c in range(1, s.held) %}
+            largest_{{ which }} = max(largest_{{ which }}, magnitude({{ name }}_{{ c }}));
+{% endfor %}
+{% for by in s.shuffles %}
+            largest_{{ which }} = max(largest_{{ which }}, subgroupShuffleXor(largest_{{ which }}, {{ by }}u));
+{% endfor %}
+{% endfor %}
+{% endmacro %}
+
+{# stores what is not scaled; a row that holds an infinity or a NaN as zeros there, with a note of the block, `stamp` #}
+{% macro stage(names, stamp, s, u) %}
+{% for c in range(s.held) %}
+            {{ within(c, s) }}{
+                let bad = not_finite({{ names[0] }}_{{ c }}) || not_finite({{ names[1] }}_{{ c }});
+                if bad {
+                    atomicStore(&odd, {{ stamp }});
+                    atomicStore(&broken[{{ row(c, s) }}], {{ stamp }});
+                }
+                let at = {{ row(c, s) }} * {{ s.width // 4 + 2 }}u + {{ column(c, s) }};
+{% for name in names %}
+                {{ put(name ~ "_hi", "at", "halves(select(" ~ name ~ "_" ~ c ~ ", " ~ kind(s) ~ "(), bad))", u) }}
+{% endfor %}
+            }
+{% endfor %}
+{% endmacro %}
+
+{# what a lane does for each of its rows of the subgroup's `rows`, of which `row` is the number; opens a brace #}
+{% macro each_row(rows, u) %}
+{% if rows <= u.lanes %}
+        {
+            let r = 0u;
+            let row = l / {{ u.lanes // rows }}u;
+{% else %}
+        for (var r = 0u; r < {{ rows // u.lanes }}u; r += 1u) {
+            let row = r * {{ u.lanes }}u + l;
+{% endif %}
+{% endmacro %}
+
+{# the lane's vec4 number i of such a row: its neighbours in the row have those between #}
+{% macro mine(i, rows, u) %}{% set sharers = u.lanes // rows if rows < u.lanes else 1 %}{{ i * sharers }}u{{ " + l % " ~ sharers ~ "u" if sharers > 1 }}{% endmacro %}
+
+{# combines a variable with those of the lanes that share its row, by a function or "+" #}
+{% macro across(name, combine, rows, u) %}
+{% for by in [1, 2, 4, 8, 16] if by * rows < u.lanes %}
+{% if combine == "+" %}
+                {{ name }} += subgroupShuffleXor({{ name }}, {{ by }}u);
+{% else %}
+                {{ name }} = {{ combine }}({{ name }}, subgroupShuffleXor({{ name }}, {{ by }}u));
+{% endif %}
+{% endfor %}
+{% endmacro %}
+
+{# whether some lane's condition holds, and the most of all lanes' numbers #}
+{% macro some(x, u) %}{{ x if u.emulated else "subgroupAny(" ~ x ~ ")" }}{% endmacro %}
+{% macro most(x, u) %}{{ x if u.emulated else "subgroupMax(" ~ x ~ ")" }}{% endmacro %}
+
+{# functions of what is not scaled #}
+{% macro functions(s) %}
+{% if not s.scaled %}
+
+// Whether one of four is an infinity or a NaN.
+fn not_finite(x: {{ kind(s) }}) -> bool {
+{% if s.words %}
+    let over = (x & vec2<u32>(0x7c007c00u)) + vec2<u32>(0x04000400u);
+    return ((over.x | over.y) & 0x80008000u) != 0u;
+{% else %}
+    return !all(abs(x) <= vec4<f32>(65504.0));
+{% endif %}
+}
+
+fn halves(x: {{ kind(s) }}) -> vec4<f16> {
+    return vec4<f16>({{ "vec4<f32>(unpack2x16float(x.x), unpack2x16float(x.y))" if s.words else "x" }});
+}
+{% endif %}
+{% endmacro %}
+
+{# results += weights · rows, of the subgroup's `tiles` of rows and `runs` of those of the block from t on: weights in the
+matrices {{ weights }}{tile}_{run}_{half}, rows in the arrays {{ name }}_{half}, results in {{ result }}{tile}_{part} #}
+{% macro sum_up(result, weights, name, tiles, runs, s, u) %}
+{% set split = u.halves | length == 2 %}
+{% for c in range(s.width // u.side) %}
+            {
+{% if split %}
+                // sums of the units are cut off, not rounded: they are kept short
+{% for t in range(tiles) %}
+                var part{{ t }} = {{ zero(u) }};
+{% endfor %}
+{% endif %}
+{% for run in range(runs) %}
+                {
+{% for half in u.halves %}
+                    {{ load("x_" ~ half, "B", name ~ "_" ~ half, "(t + " ~ run * u.side ~ "u) * " ~ (s.width // 4 + 2) ~ "u + " ~ c * u.side // 4 ~ "u", (s.width // 4 + 2) ~ "u", true, u) }}
+{% endfor %}
+{% for t in range(tiles) %}
+{{ product("part" ~ t if split else result ~ t ~ "_" ~ c, weights ~ t ~ "_" ~ run, "x", u) }}
+{% endfor %}
+                }
+{% endfor %}
+{% if split %}
+{% for t in range(tiles) %}
+                {{ fold(result ~ t ~ "_" ~ c, "part" ~ t, u) }}
+{% endfor %}
+{% endif %}
+            }
+{% endfor %}
+{% endmacro %}
+
+{# declares products of own rows, in matrices {{ own }}{tile}_{part}_{half}, with such of the block from t on, as
+{{ sum }}{row}_{column}: own rows are the rows of products, or, where `theirs_left`, the columns #}
+{% macro multiply(sum, own, name, tiles, runs, theirs_left, s, u) %}
+{% for i in range(runs if theirs_left else tiles) %}
+{% for j in range(tiles if theirs_left else runs) %}
+            var {{ sum }}{{ i }}_{{ j }} = {{ zero(u) }};
+{% endfor %}
+{% endfor %}
+{% for c in range(s.width // u.side) %}
+{% for run in range(runs) %}
+            {
+{% for half in u.halves %}
+                {{ load("x_" ~ half, "A" if theirs_left else "B", name ~ "_" ~ half, "(t + " ~ run * u.side ~ "u) * " ~ (s.width // 4 + 2) ~ "u + " ~ c * u.side // 4 ~ "u", (s.width // 4 + 2) ~ "u", theirs_left, u) }}
+{% endfor %}
+{% for t in range(tiles) %}
+{% if theirs_left %}
+{{ product(sum ~ run ~ "_" ~ t, "x", own ~ t ~ "_" ~ c, u) }}
+{% else %}
+{{ product(sum ~ t ~ "_" ~ run, own ~ t ~ "_" ~ c, "x", u) }}
+{% endif %}
+{% endfor %}
+            }
+{% endfor %}
+{% endfor %}
+{% endmacro %}
