@@ -24,7 +24,8 @@ use std::collections::BTreeMap;
 /// "optimiser.scalars" f32 (3), see [`SCALARS`]; its outputs, "loss" being the mean over micro-batches and any
 /// other stacked over them; "grad_norm" f32 () if gradients are clipped; "skipped" u32 (), 1 or 0, if steps are skipped;
 /// and "loss_scale" f32 () in f16. States are the trained parameters by their storages' names, their moments
-/// (`adam.m.NAME`, `adam.v.NAME`, `sgd.momentum.NAME`), the count "skipped", and in f16 "loss_scale" and "good_steps".
+/// (`adam.m.NAME`, `adam.v.NAME`, `sgd.momentum.NAME`), the count "skipped", and in f16 "loss_scale", "good_steps" and,
+/// of Adam, copies of the parameters (`NAME.f16`).
 ///
 /// # Errors
 /// If there is no such loss, an option cannot be so, or an op has no gradient.

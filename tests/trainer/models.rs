@@ -2,10 +2,11 @@
 
 use super::device::{Counts, assert_numbers, own_session, refs, session, tiled};
 use super::trained::{GOLDENS, Golden, Named, OnReference, golden_options};
-use super::{assert_parameters, batch, bytes, network, options, trainer};
+use super::{assert_parameters, batch, bytes, network, options, params, trainer};
 use kiln::Error;
 use kiln::caps::DeviceCaps;
 use kiln::grad::Checkpoint;
+use kiln::graph::TensorType;
 use kiln::model::{Dnn, DnnConfig, Gptlite, GptliteConfig, Init, Loss, init};
 use kiln::select::SelectError;
 use kiln::session::{CompileOptions, Mode};
@@ -195,6 +196,32 @@ fn f16_trains_as_on_the_reference_where_the_adapter_has_it() {
         let (report, expected) = (trainer.step(&refs(&golden.batch)).unwrap(), reference.loss(&golden.batch));
         assert_eq!((report.skipped, report.loss_scale), (false, Some(65536.0)));
         assert!((f64::from(report.loss) - expected).abs() <= 1e-3 * expected, "{}, {expected}", report.loss);
+    }
+}
+
+#[test]
+fn f16_adds_up_micro_batches_and_clips_as_on_the_reference() {
+    let Some(session) = session().filter(|s| s.caps().f16) else { return println!("skipped: no f16") };
+    let graph = network(4);
+    let precision = Precision::F16(LossScaling { initial: 1024.0, growth_steps: 3 });
+    let options = TrainOptions { precision, micro_batches: 2, clip_norm: Some(0.5), ..options() };
+    let trainer = trainer(session, &graph, &options);
+    let mut reference = OnReference::new(&graph, &params(&graph), &options, true);
+    for step in 0..5 {
+        let [first, second] = [0, 1].map(|micro| batch(4, 2 * step + micro));
+        let both = |(name, t): (&String, &Tensor)| {
+            let dims = [&[2], t.shape().dims()].concat();
+            let bytes = [t.bytes(), second[name].bytes()].concat();
+            (name.clone(), Tensor::from_bytes(TensorType::new(t.dtype(), dims), bytes))
+        };
+        let both: Named = first.iter().map(both).collect();
+        let (report, expected) = (trainer.step(&refs(&both)).unwrap(), reference.step(&both));
+        assert_eq!(report.loss_scale, Some(expected["loss_scale"].data[0] as f32));
+        let got = [report.loss, report.grad_norm.unwrap()].map(f64::from);
+        for (got, name) in got.iter().zip(["loss", "grad_norm"]) {
+            let expected = expected[name].data[0];
+            assert!((got - expected).abs() <= 5e-3 * expected, "step {step}: {name} {got}, {expected}");
+        }
     }
 }
 
