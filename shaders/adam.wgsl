@@ -6,6 +6,9 @@
 {% if limited %}
 // f is a factor of g; where s is 0 the step does not count and all stays as it is.
 {% endif %}
+{% if narrow %}
+// w' is also stored in f16.
+{% endif %}
 {% if f16 %}
 enable f16;
 {% endif %}
@@ -41,6 +44,9 @@ fn main(
     }
 {% if limited %}
     if scalars[4] == 0.0 {
+{% if narrow %}
+        narrow_w[i] = vec4<f16>(w[i]);
+{% endif %}
 {% if not in_place %}
         new_w[i] = w[i];
         new_m[i] = m[i];
@@ -62,7 +68,11 @@ fn main(
     let first = p.beta1 * m[i] + p.rest1 * g;
     let second = p.beta2 * v[i] + p.rest2 * g * g;
     let root = sqrt(second / scalars[2]);
-    {{ new_w }}[i] = kept - rate * (first / scalars[1]) / (root + p.eps);
+    let next = kept - rate * (first / scalars[1]) / (root + p.eps);
+    {{ new_w }}[i] = next;
+{% if narrow %}
+    narrow_w[i] = vec4<f16>(next);
+{% endif %}
     {{ new_m }}[i] = first;
     {{ new_v }}[i] = second;
 }

@@ -58,47 +58,46 @@ fn main(
 {% macro one_a(i, k) %}
 {% if a.along_k %}f32(a[s.a + row{{ i }} * p.a_stride + {{ k }}]){% elif a.vec %}f32(a[s.a + {{ k }} * p.a_stride + row{{ i }} / 4u][row{{ i }} % 4u]){% else %}f32(a[s.a + {{ k }} * p.a_stride + row{{ i }}]){% endif %}
 {% endmacro %}
+{% macro one(i, k) %}a{{ i }}{{ "." ~ "xyzw"[k] if a4 else "_" ~ k }}{% endmacro %}
     for (var k0 = 0u; k0 < {{ k_end }}; k0 += {{ step }}u) {
+{# one accumulator takes all k of a step before the next, so that it is read and written once a step: there are far more of
+   them than registers #}
 {% for i in range(tm) %}
 {% if a4 %}
         let a{{ i }} = vec4<f32>(a[s.a + row{{ i }} * p.a_stride + k0 / 4u]);
-{% elif step == 1 %}
-        let a{{ i }} = {{ one_a(i, "k0") }};
+{% else %}
+{% for k in range(step) %}
+        let a{{ i }}_{{ k }} = {{ one_a(i, "(k0 + " ~ k ~ "u)" if step == 4 else "k0") }};
+{% endfor %}
 {% endif %}
 {% endfor %}
-{% if b4 %}
 {% for j in range(tn // 4) %}
+{% if b4 %}
 {% for r in range(4) %}
-        let b{{ j }}_{{ r }} = vec4<f32>(b[col{{ j }}_{{ r }} + k0 / 4u]);
-{% endfor %}
+        let along{{ j }}_{{ r }} = vec4<f32>(b[col{{ j }}_{{ r }} + k0 / 4u]);
 {% endfor %}
 {% endif %}
 {% for k in range(step) %}
-        {
-{% if step == 4 and not a4 %}
-{% for i in range(tm) %}
-            let a{{ i }} = {{ one_a(i, "(k0 + " ~ k ~ "u)") }};
-{% endfor %}
-{% endif %}
-{% for j in range(tn // 4) %}
 {% if b4 %}
-            let b{{ j }} = vec4<f32>(b{{ j }}_0.{{ "xyzw"[k] }}, b{{ j }}_1.{{ "xyzw"[k] }}, b{{ j }}_2.{{ "xyzw"[k] }}, b{{ j }}_3.{{ "xyzw"[k] }});
+        let b{{ j }}_{{ k }} = vec4<f32>({% for r in range(4) %}along{{ j }}_{{ r }}.{{ "xyzw"[k] }}{{ ", " if not loop.last }}{% endfor %});
 {% elif b.along_k %}
-            let b{{ j }} = vec4<f32>({% for r in range(4) %}f32(b[col{{ j }}_{{ r }} + k0 + {{ k }}u]){{ ", " if not loop.last }}{% endfor %});
+        let b{{ j }}_{{ k }} = vec4<f32>({% for r in range(4) %}f32(b[col{{ j }}_{{ r }} + k0 + {{ k }}u]){{ ", " if not loop.last }}{% endfor %});
 {% else %}
-            let b{{ j }} = read_b(s.b + (k0 + {{ k }}u) * p.b_stride, col0 + {{ j * 4 * threads }}u, p.n);
+        let b{{ j }}_{{ k }} = read_b(s.b + (k0 + {{ k }}u) * p.b_stride, col0 + {{ j * 4 * threads }}u, p.n);
 {% endif %}
+{% endfor %}
 {% endfor %}
 {% for i in range(tm) %}
-{% set pick = "." ~ "xyzw"[k] if a4 else "" %}
 {% if sums %}
-            sum{{ i }} += a{{ i }}{{ pick }};
+{% for k in range(step) %}
+        sum{{ i }} += {{ one(i, k) }};
+{% endfor %}
 {% endif %}
 {% for j in range(tn // 4) %}
-            acc{{ i }}_{{ j }} = fma(vec4<f32>(a{{ i }}{{ pick }}), b{{ j }}, acc{{ i }}_{{ j }});
+{% for k in range(step) %}
+        acc{{ i }}_{{ j }} = fma(vec4<f32>({{ one(i, k) }}), b{{ j }}_{{ k }}, acc{{ i }}_{{ j }});
 {% endfor %}
 {% endfor %}
-        }
 {% endfor %}
     }
 {% for i in range(tm) %}

@@ -21,8 +21,8 @@
 // The inner dimension is cut into slices, each a batch entry with a result of its own; sum_parts.wgsl adds them up.
 {% endif %}
 {% if sums %}
-// Rows of A are summed on the way: an invocation always fetches the same four rows and adds up what it fetches. At the
-// end these sums are added in turn and stored, where the tile is of the first column.
+// Rows of A are summed on the way: an invocation adds up what it fetches, which is of the same rows after each {{ a.period }} fetches.
+// At the end these sums are added in turn and stored, where the tile is of the first column.
 {% endif %}
 {% import "shared/units.wgsl" as unit %}
 {{ unit.enable(u) }}
@@ -39,13 +39,24 @@
 {{ unit.array("a_" ~ half, "f16", rows(a, bm)|int * stride(a, bm)|int, u) }}
 {{ unit.array("b_" ~ half, "f16", rows(b, bn)|int * stride(b, bn)|int, u) }}
 {% endfor %}
-{# a matrix of sums of each subgroup #}
+{# a matrix of sums of each subgroup, and how many vec4s of it a lane finishes #}
 {% set fours = u.side * u.side // 4 %}
+{% set turns = (fours + u.lanes - 1) // u.lanes %}
 {{ unit.array("sums_of", "f32", threads // u.lanes * fours, u) }}
 {% if scaled %}
-// Biased exponents of the scales of the tile's rows and columns.
-var<workgroup> powers_a: array<u32, {{ bm }}>;
-var<workgroup> powers_b: array<u32, {{ bn }}>;
+{# where the biased exponents of the scales of the tile's rows and columns are: in the padding of rows along k, which holds
+   them exactly as f16, else in arrays of their own #}
+{% macro keep_power(side, i, value) %}
+{% if side.along_k %}
+{{ unit.put(side.name ~ "_hi", i ~ " * " ~ (bk // 4 + 2) ~ "u + " ~ (bk // 4) ~ "u", "vec4<f16>(f16(" ~ value ~ "))", u) }}
+{% else %}
+powers_{{ side.name }}[{{ i }}] = {{ value }};
+{% endif %}
+{% endmacro %}
+{% macro power(side, i) %}{% if side.along_k %}u32({{ unit.read(side.name ~ "_hi", "f16", "(" ~ i ~ ") * " ~ (bk // 4 + 2) ~ "u + " ~ (bk // 4) ~ "u", u) }}.x){% else %}powers_{{ side.name }}[{{ i }}]{% endif %}{% endmacro %}
+{% for side, outer in [[a, bm], [b, bn]] if not side.along_k %}
+var<workgroup> powers_{{ side.name }}: array<u32, {{ outer }}>;
+{% endfor %}
 
 {% for name, limit in [["a", "p.m"], ["b", "p.n"]] %}
 fn power_{{ name }}(s: Bases, i: u32) -> u32 {
@@ -60,11 +71,19 @@ fn power_{{ name }}(s: Bases, i: u32) -> u32 {
 fn power_of_two(biased: u32) -> f32 {
     return bitcast<f32>(biased << 23u);
 }
+
+// Sums of a row and four columns of the tile without their scales, whose product is taken back in two halves.
+fn unscaled(v: vec4<f32>, r: u32, c: u32) -> vec4<f32> {
+    let of_columns = vec4<u32>({{ power(b, "c") }}, {{ power(b, "c + 1u") }}, {{ power(b, "c + 2u") }}, {{ power(b, "c + 3u") }});
+    let power = vec4<i32>(254) - vec4<i32>(i32({{ power(a, "r") }})) - vec4<i32>(of_columns);
+    let half = power >> vec4<u32>(1u);
+    let up = bitcast<vec4<f32>>((half + 127) << vec4<u32>(23u));
+    let rest = bitcast<vec4<f32>>((power - half + 127) << vec4<u32>(23u));
+    return v * up * rest;
+}
 {% endif %}
 
 {% set T = "vec4<" ~ ("u32" if eights else staged) ~ ">" %}
-{# whether an invocation's fetches are all of the same four neighbours of the outer dimension #}
-{% macro fixed(outer) %}{{ 1 if threads % (outer // 4) == 0 else 0 }}{% endmacro %}
 {% macro registers(side, outer) %}
 {% for i in range(fetches(outer)|int) %}
     var r{{ side.name }}{{ i }}: {{ T }};
@@ -76,14 +95,13 @@ fn power_of_two(biased: u32) -> f32 {
 {% macro scales(side, outer) %}
 {% for i in range(fetches(outer)|int) %}
 {% if side.along_k %}
-    let scale_{{ side.name }}{{ i }} = power_of_two(powers_{{ side.name }}[min((lane + {{ i * threads }}u) / {{ bk // 4 }}u, {{ outer - 1 }}u)]);
-{% elif fixed(outer)|int == 0 or i == 0 %}
+    let scale_{{ side.name }}{{ i }} = power_of_two({{ power(side, "min((lane + " ~ i * threads ~ "u) / " ~ (bk // 4) ~ "u, " ~ (outer - 1) ~ "u)") }});
+{% elif i < side.period %}
     let o{{ side.name }}{{ i }} = (lane + {{ i * threads }}u) % {{ outer // 4 }}u * 4u;
     let scale_{{ side.name }}{{ i }} = vec4<f32>(
-        power_of_two(powers_{{ side.name }}[o{{ side.name }}{{ i }}]),
-        power_of_two(powers_{{ side.name }}[o{{ side.name }}{{ i }} + 1u]),
-        power_of_two(powers_{{ side.name }}[o{{ side.name }}{{ i }} + 2u]),
-        power_of_two(powers_{{ side.name }}[o{{ side.name }}{{ i }} + 3u]),
+{% for e in range(4) %}
+        power_of_two({{ power(side, "o" ~ side.name ~ i ~ " + " ~ e ~ "u") }}),
+{% endfor %}
     );
 {% endif %}
 {% endfor %}
@@ -124,7 +142,12 @@ fn power_of_two(biased: u32) -> f32 {
             let id = lane + {{ i * threads }}u;
             let at = id / {{ width(side, outer) }}u * {{ stride(side, outer) }}u + id % {{ width(side, outer) }}u{{ " * 2u" if eights else "" }};
 {% if sums and side.name == "a" %}
-            row_sum += vec4<f32>(ra{{ i }});
+{% if eights %}
+            row_sum{{ i % a.period }}_0 += vec4<f32>(unpack2x16float(ra{{ i }}.x), unpack2x16float(ra{{ i }}.y));
+            row_sum{{ i % a.period }}_1 += vec4<f32>(unpack2x16float(ra{{ i }}.z), unpack2x16float(ra{{ i }}.w));
+{% else %}
+            row_sum{{ i % a.period }}_0 += vec4<f32>(ra{{ i }});
+{% endif %}
 {% endif %}
 {% if eights %}
             let v = r{{ side.name }}{{ i }};
@@ -132,7 +155,7 @@ fn power_of_two(biased: u32) -> f32 {
             {{ unit.put(side.name ~ "_hi", "at + 1u", "vec4<f16>(vec2<f16>(unpack2x16float(v.z)), vec2<f16>(unpack2x16float(v.w)))", u) }}
 {% else %}
 {% if scaled %}
-            let v = r{{ side.name }}{{ i }} * scale_{{ side.name }}{{ i if side.along_k or fixed(outer)|int == 0 else 0 }};
+            let v = r{{ side.name }}{{ i }} * scale_{{ side.name }}{{ i if side.along_k else i % side.period }};
 {% else %}
             let v = r{{ side.name }}{{ i }};
 {% endif %}
@@ -183,17 +206,21 @@ fn main(
 {% endfor %}
 {% endfor %}
 {% if sums %}
-    var row_sum = vec4<f32>(0.0);
+{% for i in range([a.period, fetches(bm)|int]|min) %}
+{% for part in range(step // 4) %}
+    var row_sum{{ i }}_{{ part }} = vec4<f32>(0.0);
+{% endfor %}
+{% endfor %}
 {% endif %}
     var k0 = 0u;
 {{ fetch(a, bm, "row0", "p.m") }}
 {{ fetch(b, bn, "col0", "p.n") }}
 {% if scaled %}
     for (var i = lane; i < {{ bm }}u; i += {{ threads }}u) {
-        powers_a[i] = power_a(s, row0 + i);
+        {{ keep_power(a, "i", "power_a(s, row0 + i)") }}
     }
     for (var i = lane; i < {{ bn }}u; i += {{ threads }}u) {
-        powers_b[i] = power_b(s, col0 + i);
+        {{ keep_power(b, "i", "power_b(s, col0 + i)") }}
     }
     workgroupBarrier();
 {{ scales(a, bm) }}
@@ -247,45 +274,65 @@ fn main(
 {% endfor %}
 {% endif %}
     }
-    // through workgroup memory: only there can a lane reach its numbers
+    // through the subgroup's part of workgroup memory: only there can a lane reach its numbers, {{ turns }} vec4s of each matrix
     let first = share * {{ fours }}u;
+    let my_lane = lane % {{ u.lanes }}u;
+{% for t in range(turns) %}
+    let e{{ t }} = {{ "my_lane + " ~ t * u.lanes ~ "u" if fours >= u.lanes else "min(my_lane, " ~ (fours - 1) ~ "u)" }};
+    let r{{ t }} = sub_row + e{{ t }} / {{ u.side // 4 }}u;
+    let c{{ t }} = sub_col + e{{ t }} % {{ u.side // 4 }}u * 4u;
+{% endfor %}
 {% for i in range(down) %}
+{% if extras %}
+    // all reads of a row of matrices ahead of its first store: none may pass one, and each would wait for memory by itself
+{% endif %}
+{% for j in range(over) %}
+{% for t in range(turns) %}
+{% set row = "row0 + r" ~ t ~ " + " ~ i * u.side ~ "u" %}
+{% set col = "col0 + c" ~ t ~ " + " ~ j * u.side ~ "u" %}
+{% for e in extras %}
+    let x{{ e.index }}_{{ i }}_{{ j }}_{{ t }} = extra{{ e.index }}(s, {{ "min(" ~ row ~ ", p.m - 1u), min(" ~ col ~ ", p.n - 1u)" if guarded else row ~ ", " ~ col }});
+{% endfor %}
+{% endfor %}
+{% endfor %}
 {% for j in range(over) %}
     {{ unit.store("sum" ~ i ~ "_" ~ j, "sums_of", "first", (u.side // 4) ~ "u", u) }}
-    workgroupBarrier();
-    for (var e = lane % {{ u.lanes }}u; e < {{ fours }}u; e += {{ u.lanes }}u) {
-        let r = sub_row + {{ i * u.side }}u + e / {{ u.side // 4 }}u;
-        let c = sub_col + {{ j * u.side }}u + e % {{ u.side // 4 }}u * 4u;
-{% if scaled %}
-        // the exponents of 1 / (scale of the row · scale of the column), in two halves
-        let power = vec4<i32>(254) - vec4<i32>(i32(powers_a[r]))
-            - vec4<i32>(vec4<u32>(powers_b[c], powers_b[c + 1u], powers_b[c + 2u], powers_b[c + 3u]));
-        let half = power >> vec4<u32>(1u);
-        let up = bitcast<vec4<f32>>((half + 127) << vec4<u32>(23u));
-        let rest = bitcast<vec4<f32>>((power - half + 127) << vec4<u32>(23u));
-        finish(s, row0 + r, col0 + c, {{ unit.read("sums_of", "f32", "first + e", u) }} * up * rest);
-{% else %}
-        finish(s, row0 + r, col0 + c, {{ unit.read("sums_of", "f32", "first + e", u) }});
-{% endif %}
+    {{ unit.meet(u) }}
+{% for t in range(turns) %}
+    {{ "if my_lane < " ~ fours ~ "u " if fours < u.lanes }}{
+        let r = r{{ t }} + {{ i * u.side }}u;
+        let c = c{{ t }} + {{ j * u.side }}u;
+        let v = {{ unit.read("sums_of", "f32", "first + e" ~ t, u) }};
+        finish_with(s, row0 + r, col0 + c, {{ "unscaled(v, r, c)" if scaled else "v" }}{% for e in extras %}, x{{ e.index }}_{{ i }}_{{ j }}_{{ t }}{% endfor %});
     }
-    workgroupBarrier();
+{% endfor %}
+    {{ unit.meet(u) }}
 {% endfor %}
 {% endfor %}
 {% if sums %}
-{% set fetched = bm * bk // 4 %}
-{% set holders = threads if threads < fetched else fetched %}
-{# as many at once as the array holds #}
-{% set room = threads // u.lanes * fours %}
+{# vec4s of sums that invocations hold, in turn of the same rows after each bm // 4; and as many of them as the array
+   holds #}
+{% set held = [threads * a.period * step, bm * bk]|min // 4 %}
+{% set room = threads // u.lanes * fours // (bm // 4) * (bm // 4) %}
     if col0 == 0u {
+        workgroupBarrier();
         var all = vec4<f32>(0.0);
-{% for from in range(0, holders, room) %}
-        if lane >= {{ from }}u && lane < {{ from + room if from + room < holders else holders }}u {
-            {{ unit.put("sums_of", "lane - " ~ from ~ "u", "row_sum", u) }}
+{% for start in range(0, held, room) %}
+{% set end = [start + room, held]|min %}
+{% for i in range([a.period, fetches(bm)|int]|min) %}
+{% for part in range(step // 4) %}
+        {
+            let at = (lane + {{ i * threads }}u) * {{ step // 4 }}u + {{ part }}u;
+            if at >= {{ start }}u && at < {{ end }}u {
+                {{ unit.put("sums_of", "at - " ~ start ~ "u", "row_sum" ~ i ~ "_" ~ part, u) }}
+            }
         }
+{% endfor %}
+{% endfor %}
         workgroupBarrier();
         if lane < {{ bm // 4 }}u {
-{% for i in range(from, (from + room if from + room < holders else holders), bm // 4) %}
-            all += {{ unit.read("sums_of", "f32", "lane + " ~ (i - from) ~ "u", u) }};
+{% for i in range(0, end - start, bm // 4) %}
+            all += {{ unit.read("sums_of", "f32", "lane + " ~ i ~ "u", u) }};
 {% endfor %}
         }
         workgroupBarrier();

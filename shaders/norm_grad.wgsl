@@ -3,6 +3,9 @@
 {% else %}
 // Gradient of a layer norm's rows: dx = rstd · (g - h · mean(g · h) - mean(g)), g = dy · γ and h = (x - mean) · rstd.
 {% endif %}
+{% if add %}
+// It is rounded to its stored type and added to another gradient of x.
+{% endif %}
 // One {{ "invocation" if per_row else "workgroup" }} does one row.
 // Order of sums: {{ "" if per_row else "each lane " }}{{ "four neighbours at once, " if vec else "" }}blocks of 64 in turn, each summed in turn{{ "" if per_row else ", then lanes as merge_lanes has it" }}.
 {% if f16 %}
@@ -64,9 +67,14 @@ fn total(v: {{ loaded }}) -> f32 {
         let h = ({{ loaded }}(x[base + j]) - mean) * rstd;
         let g = {{ loaded }}(dy[base + j]) * {{ loaded }}(gamma[j]);
 {% if rms %}
-        dx[base + j] = {{ stored }}(rstd * (g - h * means_of));
+        let own = {{ stored }}(rstd * (g - h * means_of));
 {% else %}
-        dx[base + j] = {{ stored }}(rstd * (g - h * means_of.x - means_of.y));
+        let own = {{ stored }}(rstd * (g - h * means_of.x - means_of.y));
+{% endif %}
+{% if add %}
+        dx[base + j] = {{ stored }}({{ loaded }}(other[base + j]) + {{ loaded }}(own));
+{% else %}
+        dx[base + j] = own;
 {% endif %}
     }
 }

@@ -24,8 +24,8 @@ use crate::graph::{DType, Graph, TensorType};
 use crate::kernel::Choices;
 use crate::model::ParamSource;
 use crate::plan::MemoryPlan;
-use crate::record::BufferPort;
-use crate::select::Overlap;
+use crate::record::{BufferId, BufferPort};
+use crate::select::{Overlap, Weight};
 use crate::tensor::Tensor;
 use crate::trace::{Clock, Frame, HostSpan, Trace};
 use crate::tune::{CompileMode, TuneOptions};
@@ -335,13 +335,28 @@ impl Program {
         Ok(&find("state", &self.executable.recording().states, name)?.port.ty)
     }
 
-    /// Sets a state.
+    /// Sets a state, and the copy in another type that a training in f16 keeps of a parameter.
     ///
     /// # Errors
     /// If there is no such state or its type differs.
     pub fn write_state(&self, name: &str, value: &Tensor) -> Result<(), Error> {
         let state = self.state_of(name, value.ty())?;
-        Ok(self.executable.write(state.buffer, state.offset, value.bytes())?)
+        self.executable.write(state.buffer, state.offset, value.bytes())?;
+        for (buffer, offset, dtype) in self.copies(name) {
+            self.executable.write(buffer, offset, value.cast(dtype).bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Where copies of a trained parameter lie, and their types.
+    fn copies(&self, state: &str) -> impl Iterator<Item = (BufferId, u64, DType)> {
+        let Compiled { graph, selected, recording, .. } = &self.compiled;
+        let copy = move |(weight, &(buffer, offset)): (&Weight, &(BufferId, u64))| {
+            let storage = graph.layout.get(weight.storage);
+            let of = graph.layout.get(storage.copy_of?);
+            (of.name == state).then_some((buffer, offset, storage.dtype))
+        };
+        selected.weights.iter().zip(&recording.weights).filter_map(copy)
     }
 
     /// A state that is to take a value of this type.

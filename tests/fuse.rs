@@ -336,6 +336,35 @@ fn a_sum_that_others_read_before_its_norm_comes_out_of_the_norm() -> Result {
 }
 
 #[test]
+fn the_gradient_of_a_norm_in_a_residual_adds_the_other_s() -> Result {
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[3, 4]))?;
+    let normed = written::layernorm(&mut b, "ln", x)?;
+    let rows = b.relu(normed)?;
+    let sum = b.add(x, rows)?;
+    let squares = b.mul(sum, sum)?;
+    let loss = b.sum(squares, &[0, 1])?;
+    b.output("loss", loss)?;
+    let graph = kiln::lift::lift(&b.finish()?)?.0;
+    let loss = graph.outputs()[0].value;
+    let mut graph = graph;
+    let dx = kiln::gradients(&mut graph, loss, &[ValueId::from(kiln::graph::NodeId(0))])?[0];
+    graph.push_output("dx", dx, Default::default())?;
+    let gradient = |graph: &Graph| {
+        let is = |n: &kiln::graph::Node| n.op == Op::LayerNormGrad;
+        graph.nodes().filter(|(_, n)| is(n)).map(|(_, n)| n.inputs.len()).collect::<Vec<_>>()
+    };
+    assert_eq!(gradient(&graph), [5]);
+    let (after, report) = fused(&graph)?;
+    assert_eq!(gradient(&after), [6]);
+    assert!(report.contains("add_norm_grad: ln.layernorm.grad.dx: gradient + residual in one kernel\n"), "{report}");
+    // six operands and the result are seven buffers
+    let (after, _) = fused_within(&graph, &FuseLimits { max_inputs: 5 })?;
+    assert_eq!(gradient(&after), [5]);
+    Ok(())
+}
+
+#[test]
 fn what_changes_nothing_is_folded() -> Result {
     let mut b = Builder::new();
     let x = b.input("x", f32(&[2, 3]))?;

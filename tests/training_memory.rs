@@ -144,10 +144,18 @@ fn in_f16_activations_take_half() {
     let compiled = compile_training(&forward, &options, &caps, &CompileOptions::default()).unwrap();
     println!("GPTlite Small in f16: {}", compiled.plan);
     assert!(compiled.plan.total() <= 1700 << 20, "{}", compiled.plan);
+    // Adam writes what the forward pass reads, and looks at gradients are a few launches for all of them
+    let steps = &compiled.selected.steps;
+    println!("{} launches", steps.len());
+    let of = |kernel: &'static str| steps.iter().filter(move |s| s.launch.key.name() == kernel);
+    assert_eq!(of("elementwise").filter(|s| s.name.ends_with("weight.f16") || s.name.ends_with("bias.f16")).count(), 0);
+    let adams = of("adam").count();
+    assert!(of("adam").all(|s| s.launch.operands.len() == 6), "{adams}");
+    assert!(adams > 100 && of("magnitude").count() * 5 < adams, "{}, {adams}", of("magnitude").count());
     let error = compile_training(&forward, &options, &self::caps(), &CompileOptions::default()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "cast \"token_embedding_table.weight.f16\": f16, but this adapter has no f16 shaders; build the model in f32 or use \
+        "parameter \"token_embedding_table.weight.f16\": f16, but this adapter has no f16 shaders; build the model in f32 or use \
          another adapter"
     );
 }

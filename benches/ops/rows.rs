@@ -101,7 +101,7 @@ fn update(elements: usize) -> Result<Graph, GraphError> {
     let gradient = resident(&mut b, "gradient", ty)?;
     let scalars = resident(&mut b, "scalars", TensorType::new(DType::F32, [3]))?;
     let [beta1, beta2, eps, weight_decay] = [0.9, 0.999, 1e-8, 0.0].map(Into::into);
-    let attrs = AdamAttrs { beta1, beta2, eps, weight_decay, decoupled: false };
+    let attrs = AdamAttrs { beta1, beta2, eps, weight_decay, decoupled: false, narrow: false };
     let node = b.op(Op::Adam(attrs), &[w, m, v, gradient, scalars])?.node;
     for (output, state) in [w, m, v].into_iter().enumerate() {
         b.update(state, ValueId { node, output })?;

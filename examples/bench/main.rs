@@ -116,7 +116,7 @@ struct Args {
 fn main() -> ExitCode {
     let args = Args::parse();
     let done = match args.table.as_slice() {
-        [] => measure(&args),
+        [] => end_with_programs().and_then(|()| measure(&args)),
         runs => assemble(&args.run.clone().unwrap_or_else(|| names(runs)), runs, args.supersede, &args.out),
     };
     match done {
@@ -137,6 +137,11 @@ fn adapters(wanted: &str) -> Result<Vec<Adapter>, String> {
         return Err(format!("no adapter for {wanted:?}; found: {}", names.join(", ")));
     }
     Ok(chosen)
+}
+
+/// Has Ctrl-C end the programs that run, too.
+fn end_with_programs() -> Result<(), String> {
+    ctrlc::set_handler(|| process::end_all()).map_err(|e| format!("Ctrl-C cannot be handled: {e}"))
 }
 
 fn measure(args: &Args) -> Result<(), String> {

@@ -110,7 +110,7 @@ impl Setting<'_> {
 
     /// What a program's lines and its end come to, beside how many others its first run was.
     fn outcome(&self, (lines, end): (Vec<Line>, End), others: usize) -> Outcome {
-        let beside = (others > 0).then(|| format!("first run beside {others} others"));
+        let beside = (others > 0).then(|| format!("first run beside {others} more"));
         match end {
             End::FirstNotWithin(limit) => {
                 Outcome::NotWithin { seconds: limit.as_secs(), what: beside.unwrap_or_else(|| "first run".into()) }

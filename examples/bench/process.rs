@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,9 @@ pub enum End {
 /// How many lines of standard error an error holds.
 const TAIL: usize = 4;
 
+/// Programs that were begun and have not ended.
+static BEGUN: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+
 /// A program that was begun.
 pub struct Running {
     name: String,
@@ -57,6 +61,7 @@ pub fn begin(mut command: Command, limits: Limits) -> Result<Running, String> {
     own_group(&mut command);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|e| format!("{name} did not start: {e}"))?;
+    begun().push(child.id());
     let (send, receive) = channel();
     let out = child.stdout.take().ok_or("no standard output")?;
     let err = child.stderr.take().ok_or("no standard error")?;
@@ -116,6 +121,7 @@ impl Running {
             thread::sleep(Duration::from_millis(5));
         }
         let status = self.child.wait().map_err(|e| format!("{}: {e}", self.name))?;
+        begun().retain(|id| *id != self.child.id());
         if status.success() {
             return Ok((self.lines, End::Success));
         }
@@ -154,11 +160,28 @@ fn own_group(command: &mut Command) {
 #[cfg(not(unix))]
 fn own_group(_: &mut Command) {}
 
-fn end(child: &mut Child) -> Result<(), String> {
+fn begun() -> impl std::ops::DerefMut<Target = Vec<u32>> {
+    BEGUN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends all programs that run, as the terminal's Ctrl-C reaches none in a group of its own, and then this one.
+pub fn end_all() -> ! {
+    // held to the end, so that none of them is taken for one that failed
+    let begun = begun();
+    begun.iter().for_each(|id| end_group(*id));
+    std::process::exit(130)
+}
+
+fn end_group(id: u32) {
     if cfg!(unix) {
-        // where there is no such program, the child alone is ended below
-        let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).stderr(Stdio::null()).status();
+        // where there is no such program, a child alone is ended by who waits for it
+        let _ = Command::new("kill").args(["-KILL", "--", &format!("-{id}")]).stderr(Stdio::null()).status();
     }
+}
+
+fn end(child: &mut Child) -> Result<(), String> {
+    end_group(child.id());
+    begun().retain(|id| *id != child.id());
     match child.try_wait() {
         Ok(Some(_)) => return Ok(()),
         _ => child.kill().map_err(|e| format!("a program cannot be ended: {e}"))?,

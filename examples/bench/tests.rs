@@ -119,6 +119,64 @@ fn a_run_is_resumed_and_put_together() {
     assert!(folder.path().join("out/r.json").is_file());
 }
 
+/// PyTorch's cells that begin at once, with a shell in place of Python.
+#[cfg(unix)]
+#[test]
+fn cells_that_begin_together_are_held_after_their_first_runs() {
+    use crate::cell::{Record, read};
+    use crate::{Args, measure};
+    use clap::Parser;
+
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let log = at("log");
+    let measured = r#"{"line": "measured", "adapter": "A", "driver": "", "program": "p", "runs": 3, "ms": 2, "p95_ms": 2,
+        "min_ms": 2, "first_run_s": 1}"#;
+    let script = format!(
+        "echo first >> {log}\necho '{{\"line\": \"first\", \"seconds\": 1}}'\n\
+         case \"$*\" in *--hold*) cat;; esac\necho timed >> {log}\necho '{}'\n",
+        measured.replace('\n', " ")
+    );
+    std::fs::write(at("models.py"), script).unwrap();
+    let peak = r#"{"line": "peak", "adapter": "A", "driver": "D", "flops": 1e12, "bytes": 1e11}"#;
+    std::fs::write(at("seed_models"), format!("#!/bin/sh\necho '{peak}'\n")).unwrap();
+    std::process::Command::new("chmod").args(["+x", &at("seed_models")]).status().unwrap();
+    if crate::adapters("best").is_err() {
+        return println!("skipped: no adapter");
+    }
+    let run = |name: &str, together: &str| {
+        let (out, weights) = (at("out"), at("weights"));
+        let mut all = vec!["bench", "--run", name, "--out", &out, "--programs", folder.path().to_str().unwrap()];
+        all.extend([
+            "--python",
+            "sh",
+            "--parameters",
+            &weights,
+            "--models",
+            "wide",
+            "--weights",
+            "he",
+            "--phases",
+            "infer",
+        ]);
+        all.extend(["--compare", "pytorch", "--scale", "small", "--together", together]);
+        all.extend(["--only", "pytorch/*/*/*/*/eager,compile,max-autotune/f32"]);
+        measure(&Args::parse_from(all)).unwrap();
+        let records = read(&folder.path().join(format!("out/{name}.jsonl"))).unwrap().0;
+        let notes = records.into_iter().filter_map(|r| match r {
+            Record::Cell(Measurement { outcome: Outcome::Measured(m), .. }) => Some(m.note),
+            _ => None,
+        });
+        let order = std::fs::read_to_string(at("log")).unwrap().replace('\n', " ");
+        std::fs::remove_file(at("log")).unwrap();
+        (notes.collect::<Vec<_>>(), order)
+    };
+    assert_eq!(run("alone", "1"), (vec![None; 3], "first timed ".repeat(3)));
+    let beside = Some("first run beside 1 more".to_owned());
+    // the third has none to begin with
+    assert_eq!(run("pairs", "2"), (vec![beside.clone(), beside, None], "first first timed timed first timed ".into()));
+}
+
 #[test]
 fn full_models_have_the_weights_and_work_of_the_seed_s() {
     let mib = |model| Sizes::of(model, Scale::Full).parameters() as f64 * 4.0 / f64::from(1 << 20);

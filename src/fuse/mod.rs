@@ -2,9 +2,10 @@
 //! neither WGSL nor workgroups; of a device only how many operands one op may have.
 //!
 //! [`fuse`] runs, in order: folding and common subexpressions until nothing changes, matmul epilogues, residual with
-//! layernorm, element-wise chains. Nodes that nothing reads any more are dropped after each.
+//! layernorm and their gradients, element-wise chains. Nodes that nothing reads any more are dropped after each.
 
 mod add_layernorm;
+mod add_norm_grad;
 mod chains;
 mod cse;
 mod epilogues;
@@ -50,6 +51,7 @@ pub fn fuse(graph: &Graph, limits: &FuseLimits) -> Result<(Graph, FuseReport), G
     }
     graph = live(epilogues::epilogues(&graph, limits, &mut report)?)?;
     graph = live(add_layernorm::add_layernorm(&graph, limits, &mut report)?)?;
+    graph = live(add_norm_grad::add_norm_grad(&graph, limits, &mut report)?)?;
     graph = live(chains::chains(&graph, limits, &mut report)?)?;
     Ok((graph, report))
 }

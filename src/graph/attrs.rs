@@ -125,14 +125,19 @@ pub struct AdamAttrs {
     pub weight_decay: Scalar,
     /// AdamW: decay acts on the weight, not through the gradient.
     pub decoupled: bool,
+    /// It also gives w' in f16.
+    pub narrow: bool,
 }
 
-/// `betas 0.9 0.999, eps 1e-8, decay 0.1 decoupled`.
+/// `betas 0.9 0.999, eps 1e-8, decay 0.1 decoupled, narrow`.
 impl fmt::Display for AdamAttrs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "betas {} {}, eps {}", self.beta1, self.beta2, self.eps)?;
         if self.weight_decay.get() != 0.0 {
             write!(f, ", decay {}{}", self.weight_decay, if self.decoupled { " decoupled" } else { "" })?;
+        }
+        if self.narrow {
+            f.write_str(", narrow")?;
         }
         Ok(())
     }

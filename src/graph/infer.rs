@@ -454,6 +454,11 @@ pub fn infer(op: &Op, node: &str, inputs: &[&TensorType], layout: &ParamLayout) 
             dims[*axis] = *len;
             with(inputs[0].dtype, dims.into())
         }
+        Op::Magnitude => {
+            c.arity(1..=usize::MAX)?;
+            (0..inputs.len()).try_for_each(|i| c.float(i).map(|_| ()))?;
+            with(DType::F32, Shape::from([]))
+        }
         Op::Concat(axis) => {
             c.arity(1..=usize::MAX)?;
             c.axis(*axis)?;

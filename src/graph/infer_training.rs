@@ -87,7 +87,8 @@ impl Ctx<'_> {
     /// Inputs x, γ if `gamma`, `stats` row statistics, dy; outputs like x, or `params` vectors.
     pub fn norm_grad(&self, gamma: bool, stats: usize, params: Option<usize>) -> Types {
         let n = 1 + usize::from(gamma) + stats + 1;
-        self.arity(n..=n)?;
+        // what the gradient of rows is added to
+        self.arity(n..=n + usize::from(gamma))?;
         self.float(0)?;
         let x = self.inputs[0];
         if x.shape.rank() == 0 {
@@ -101,8 +102,10 @@ impl Ctx<'_> {
         for i in 0..stats {
             self.is(1 + usize::from(gamma) + i, DType::F32, &rows, "row statistics")?;
         }
-        self.same(n - 1, 0)?;
-        self.same_shape(n - 1, 0)?;
+        for i in n - 1..self.inputs.len() {
+            self.same(i, 0)?;
+            self.same_shape(i, 0)?;
+        }
         Ok(match params {
             None => vec![x.clone()],
             Some(count) => vec![TensorType::new(x.dtype, [x.shape.last()]); count],
@@ -159,6 +162,8 @@ impl Ctx<'_> {
                 return Err(self.attribute(what, "at least 0 and less than 1", beta));
             }
         }
-        Ok(vec![w.clone(); 3])
+        let mut outputs = vec![w.clone(); 3];
+        outputs.extend(a.narrow.then(|| TensorType { dtype: DType::F16, ..w.clone() }));
+        Ok(outputs)
     }
 }

@@ -30,6 +30,8 @@ pub struct Storage {
     pub shape: Shape,
     /// The parameters in it, in order, without gaps.
     pub parts: Vec<Part>,
+    /// The storage of which this is a copy in another type; see [`ParamLayout::copy`].
+    pub copy_of: Option<StorageId>,
 }
 
 /// All storages of a graph.
@@ -42,7 +44,7 @@ impl ParamLayout {
     /// Adds a storage for one parameter.
     pub fn add(&mut self, name: &str, dtype: DType, shape: Shape) -> StorageId {
         let part = Part { name: name.to_owned(), shape: shape.clone(), offset: 0 };
-        self.push(Storage { name: name.to_owned(), dtype, shape, parts: vec![part] })
+        self.push(Storage { name: name.to_owned(), dtype, shape, parts: vec![part], copy_of: None })
     }
 
     /// Adds a storage.
@@ -63,7 +65,7 @@ impl ParamLayout {
         let first = &self.storages[members[0].0];
         let mut dims = first.shape.dims().to_vec();
         dims[0] = rows;
-        let storage = Storage { name: name.to_owned(), dtype: first.dtype, shape: dims.into(), parts };
+        let storage = Storage { name: name.to_owned(), dtype: first.dtype, shape: dims.into(), parts, copy_of: None };
         self.push(storage)
     }
 
@@ -73,6 +75,13 @@ impl ParamLayout {
         let dims = [&[members.len()], self.storages[members[0].0].shape.dims()].concat();
         self.storages[packed.0].shape = dims.into();
         packed
+    }
+
+    /// Adds a storage that is a copy of another in another type, under that one's name and the type's. It is filled from
+    /// the same parameters, and whatever sets the one's value sets its own.
+    pub fn copy(&mut self, id: StorageId, dtype: DType) -> StorageId {
+        let of = self.get(id).clone();
+        self.push(Storage { name: format!("{}.{dtype}", of.name), dtype, copy_of: Some(id), ..of })
     }
 
     /// A storage by its index.

@@ -255,6 +255,8 @@ pub enum Op {
     Concat(usize),
     /// Stretched to a shape as NumPy broadcasts.
     Broadcast(Shape),
+    /// Floats of any types and shapes → the largest magnitude of all their elements, f32 (); NaN if any is NaN, 0 of none.
+    Magnitude,
     /// Converted to another type; to Bool: not zero.
     Cast(DType),
     /// q (B, Sq, H·D), k and v (B, Sk, H·D), optional mask, optional lengths → out (B, Sq, H·D), log-sum-exp
@@ -274,11 +276,13 @@ pub enum Op {
     SoftmaxGrad(usize),
     /// Gradient of [`Op::LogSoftmax`]: y, dy → dx = dy − exp(y) · Σ dy, the sum along the axis.
     LogSoftmaxGrad(usize),
-    /// Gradient of [`Op::LayerNorm`]: x (…, E), γ (E), mean (…), rstd (…), dy (…, E) → dx.
+    /// Gradient of [`Op::LayerNorm`]: x (…, E), γ (E), mean (…), rstd (…), dy (…, E) → dx; with one more input of x's
+    /// type, the sum of that and of dx as it is stored.
     LayerNormGrad,
     /// Gradient of [`Op::LayerNorm`]'s parameters: x (…, E), mean (…), rstd (…), dy (…, E) → dγ (E), dβ (E).
     LayerNormParamGrad,
-    /// Gradient of [`Op::RmsNorm`]: x (…, E), γ (E), rstd (…), dy (…, E) → dx.
+    /// Gradient of [`Op::RmsNorm`]: x (…, E), γ (E), rstd (…), dy (…, E) → dx; with one more input of x's type, the sum of
+    /// that and of dx as it is stored.
     RmsNormGrad,
     /// Gradient of [`Op::RmsNorm`]'s parameter: x (…, E), rstd (…), dy (…, E) → dγ (E).
     RmsNormParamGrad,
@@ -298,7 +302,7 @@ pub enum Op {
     /// Gradient of [`Op::Attention`]: its inputs, then out, log-sum-exp and dout → dq, dk, dv.
     AttentionGrad(AttentionAttrs),
     /// One step of Adam or AdamW: w, m, v f32 of one shape, gradient f32 or f16 of that shape, scalars f32 (3) or (5) →
-    /// new w, m, v. See [`AdamAttrs`].
+    /// new w, m, v, and the new w in f16 if that is asked for. See [`AdamAttrs`].
     Adam(AdamAttrs),
     /// x → x, as nodes of this segment read it that the backward pass computes anew. Since such nodes read nothing that
     /// the first ones read, no pass takes them for copies.
@@ -348,6 +352,7 @@ impl Op {
             Op::Slice { .. } => "slice",
             Op::Concat(_) => "concat",
             Op::Broadcast(_) => "broadcast",
+            Op::Magnitude => "magnitude",
             Op::Cast(_) => "cast",
             Op::Attention(_) => "attention",
             Op::PickRow => "pick_row",

@@ -20,21 +20,26 @@ pub struct AdamKey {
     pub in_place: bool,
     /// There are five scalars: the gradient has a factor, and the step may not count.
     pub limited: bool,
+    /// The new weight is also stored in f16; only in place.
+    pub narrow: bool,
     /// Invocations of a workgroup.
     pub size: u32,
 }
 
-/// Positions of operands: w, m, v, gradient, scalars, and their new values where they are not in place.
-const OPERANDS: [(&str, usize); 8] =
-    [("w", 0), ("m", 1), ("v", 2), ("gradient", 3), ("scalars", 4), ("new_w", 5), ("new_m", 6), ("new_v", 7)];
+/// What is read, in the order of positions.
+const READ: [&str; 5] = ["w", "m", "v", "gradient", "scalars"];
 
 impl AdamKey {
     /// Name, position and use of each operand.
     fn operands(&self) -> Vec<(&'static str, usize, Access)> {
-        let all = if self.in_place { 5 } else { 8 };
-        let written = |position: usize| if self.in_place { position < 3 } else { position >= 5 };
+        let new: &[&str] = match (self.in_place, self.narrow) {
+            (false, _) => &["new_w", "new_m", "new_v"],
+            (true, true) => &["narrow_w"],
+            (true, false) => &[],
+        };
+        let written = |position: usize| position >= READ.len() || self.in_place && position < 3;
         let access = |position| if written(position) { Access::ReadWrite } else { Access::Read };
-        OPERANDS[..all].iter().map(|(name, position)| (*name, *position, access(*position))).collect()
+        READ.iter().chain(new).enumerate().map(|(position, name)| (*name, position, access(position))).collect()
     }
 
     /// WGSL of this key.
@@ -47,6 +52,7 @@ impl AdamKey {
                 let ty = match name {
                     "scalars" => "f32".to_owned(),
                     "gradient" => format!("vec4<{}>", wgsl_type(self.gradient)),
+                    "narrow_w" => "vec4<f16>".to_owned(),
                     _ => "vec4<f32>".to_owned(),
                 };
                 (name, access, ty)
@@ -54,20 +60,21 @@ impl AdamKey {
             .collect();
         let new = |name: &str| if self.in_place { name.to_owned() } else { format!("new_{name}") };
         let values = context! {
-            f16 => self.gradient == DType::F16, decoupled => self.decoupled, in_place => self.in_place,
-            limited => self.limited, size => self.size, bindings, new_w => new("w"), new_m => new("m"), new_v => new("v"),
+            f16 => self.gradient == DType::F16 || self.narrow, decoupled => self.decoupled, in_place => self.in_place,
+            limited => self.limited, narrow => self.narrow, size => self.size, bindings, new_w => new("w"), new_m => new("m"), new_v => new("v"),
         };
         template::render(NAME, params, values)
     }
 
-    /// w, m, v, gradient and scalars, then the new w, m and v unless these are in place.
+    /// w, m, v, gradient and scalars, then the new w, m and v, or in place the new w in f16 if that is stored.
     pub fn bindings(&self) -> Vec<Access> {
         self.operands().into_iter().map(|(.., access)| access).collect()
     }
 }
 
-/// One step over so many weights, with so many scalars. Operands: w, m, v, gradient, scalars, then the new w, m and v
-/// unless `in_place`.
+/// One step over so many weights, with so many scalars. Operands: w, m, v, gradient, scalars, then the new w, m and v, or
+/// `in_place` the new w in f16 if the attributes ask for it. Of weights that are not in place a launch of its own makes
+/// that: they would take nine buffers.
 pub fn launches(
     attrs: &AdamAttrs,
     gradient: DType,
@@ -78,10 +85,15 @@ pub fn launches(
     split::float(NAME, gradient, caps)?;
     let quads = weights.div_ceil(4);
     let size = split::workgroup(NAME, quads, 0, caps)?;
-    let key = AdamKey { gradient, decoupled: attrs.decoupled, in_place, limited: scalars == 5, size };
+    let narrow = attrs.narrow && in_place;
+    if narrow {
+        split::float(NAME, DType::F16, caps)?;
+    }
+    let key = AdamKey { gradient, decoupled: attrs.decoupled, in_place, limited: scalars == 5, narrow, size };
     let tensor = |(name, position, _): (&str, usize, Access)| match name {
         "scalars" => Rows::whole(position, 4 * scalars as u64),
         "gradient" => Rows::cut(position, quads, 4 * gradient.size() as u64),
+        "narrow_w" => Rows::cut(position, quads, 4 * DType::F16.size() as u64),
         _ => Rows::cut(position, quads, 16),
     };
     let tensors: Vec<Rows> = key.operands().into_iter().map(tensor).collect();
@@ -100,7 +112,10 @@ pub fn launches(
             groups: groups as u64,
             operands: tensors.iter().map(|t| t.window(&rows)).collect(),
             // three read, three written, two moments of three and four operations, the decay's two and the step's seven
-            estimate: Estimate { flops: 16.0 * elements, bytes: elements * (24.0 + gradient.size() as f64) },
+            estimate: Estimate {
+                flops: 16.0 * elements,
+                bytes: elements * (24.0 + gradient.size() as f64 + if narrow { 2.0 } else { 0.0 }),
+            },
         });
     }
     Ok(launches)
@@ -110,9 +125,11 @@ pub fn launches(
 pub(super) fn catalogue() -> Vec<KernelKey> {
     let mut keys = Vec::new();
     for gradient in [DType::F32, DType::F16] {
-        for (decoupled, in_place) in [(false, false), (false, true), (true, false), (true, true)] {
-            for (limited, size) in [(false, 64), (false, 256), (true, 64), (true, 256)] {
-                keys.push(KernelKey::Adam(AdamKey { gradient, decoupled, in_place, limited, size }));
+        for decoupled in [false, true] {
+            for (in_place, narrow) in [(false, false), (true, false), (true, true)] {
+                for (limited, size) in [(false, 64), (false, 256), (true, 64), (true, 256)] {
+                    keys.push(KernelKey::Adam(AdamKey { gradient, decoupled, in_place, limited, narrow, size }));
+                }
             }
         }
     }

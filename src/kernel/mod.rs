@@ -22,6 +22,7 @@ pub mod fill;
 pub mod gather;
 mod heads;
 pub mod linear_stack;
+pub mod magnitude;
 pub mod matmul;
 pub mod norm;
 pub mod norm_grad;
@@ -88,6 +89,8 @@ pub enum KernelKey {
     Gather(gather::GatherKey),
     /// linear_stack.wgsl or linear_stack_units.wgsl
     LinearStack(linear_stack::LinearStackKey),
+    /// magnitude.wgsl
+    Magnitude(magnitude::MagnitudeKey),
     /// matmul.wgsl, matmul_direct.wgsl or matmul_units.wgsl
     Matmul(matmul::MatmulKey),
     /// norm.wgsl
@@ -128,6 +131,7 @@ impl KernelKey {
             KernelKey::Fill(_) => fill::NAME,
             KernelKey::Gather(_) => gather::NAME,
             KernelKey::LinearStack(key) => key.name(),
+            KernelKey::Magnitude(_) => magnitude::NAME,
             KernelKey::Matmul(key) => key.name(),
             KernelKey::Norm(_) => norm::NAME,
             KernelKey::NormGrad(_) => norm_grad::NAME,
@@ -157,6 +161,7 @@ impl KernelKey {
             KernelKey::Fill(key) => key.source(params),
             KernelKey::Gather(key) => key.source(params),
             KernelKey::LinearStack(key) => key.source(params),
+            KernelKey::Magnitude(key) => key.source(params),
             KernelKey::Matmul(key) => key.source(params),
             KernelKey::Norm(key) => key.source(params),
             KernelKey::NormGrad(key) => key.source(params),
@@ -186,6 +191,7 @@ impl KernelKey {
             KernelKey::Fill(key) => key.bindings(),
             KernelKey::Gather(key) => key.bindings(),
             KernelKey::LinearStack(key) => key.bindings(),
+            KernelKey::Magnitude(key) => key.bindings(),
             KernelKey::Matmul(key) => key.bindings(),
             KernelKey::Norm(key) => key.bindings(),
             KernelKey::NormGrad(key) => key.bindings(),
@@ -216,6 +222,7 @@ impl KernelKey {
             KernelKey::Fill(_) => fixed(fill::PARAMS),
             KernelKey::Gather(_) => fixed(gather::PARAMS),
             KernelKey::LinearStack(key) => key.params(),
+            KernelKey::Magnitude(key) => key.params(),
             KernelKey::Matmul(key) => key.params(),
             KernelKey::Norm(_) => fixed(norm::PARAMS),
             KernelKey::NormGrad(_) => fixed(norm_grad::PARAMS),
@@ -257,6 +264,7 @@ impl KernelKey {
             | KernelKey::Exponents(_)
             | KernelKey::Fill(_)
             | KernelKey::Gather(_)
+            | KernelKey::Magnitude(_)
             | KernelKey::Norm(_)
             | KernelKey::NormGrad(_)
             | KernelKey::NormParamGrad(_)
@@ -296,6 +304,7 @@ impl KernelKey {
             KernelKey::Fill(key) => key.size,
             KernelKey::Gather(key) => key.size,
             KernelKey::LinearStack(key) => key.workgroup_size(),
+            KernelKey::Magnitude(key) => key.size,
             KernelKey::Matmul(key) => key.workgroup_size(),
             KernelKey::Norm(key) => key.size,
             KernelKey::NormGrad(key) => key.size,

@@ -15,6 +15,8 @@ pub(super) const PARAMS: &[&str] = &["groups", "rows", "width", "first", "invers
 pub struct NormGradKey {
     /// Of an RMS norm, else of a layer norm.
     pub rms: bool,
+    /// It is added to another gradient.
+    pub add: bool,
     /// F32 or F16; mean and rstd are F32.
     pub dtype: DType,
     /// One invocation does a row, else a workgroup.
@@ -26,8 +28,10 @@ pub struct NormGradKey {
 }
 
 impl NormGradKey {
-    fn names(&self) -> &'static [&'static str] {
-        if self.rms { &["x", "gamma", "rstds", "dy", "dx"] } else { &["x", "gamma", "means", "rstds", "dy", "dx"] }
+    fn names(&self) -> Vec<&'static str> {
+        let stats: &[&str] = if self.rms { &["rstds"] } else { &["means", "rstds"] };
+        let other: &[&str] = if self.add { &["other"] } else { &[] };
+        [&["x", "gamma"], stats, &["dy"], other, &["dx"]].concat()
     }
 
     /// WGSL of this key.
@@ -41,13 +45,13 @@ impl NormGradKey {
         };
         let bindings: Vec<(&str, &str, String)> = self.names().iter().map(binding).collect();
         let values = context! {
-            f16 => self.dtype == DType::F16, rms => self.rms, per_row => self.per_row, vec => self.vec,
+            f16 => self.dtype == DType::F16, rms => self.rms, add => self.add, per_row => self.per_row, vec => self.vec,
             size => self.size, side => split::side(self.size), bindings, stored, loaded => wide("f32"),
         };
         template::render(NAME, params, values)
     }
 
-    /// x, γ, mean unless of an RMS norm, rstd, dy, dx.
+    /// x, γ, mean unless of an RMS norm, rstd, dy, what is added to if there is such, dx.
     pub fn bindings(&self) -> Vec<Access> {
         let mut all = vec![Access::Read; self.names().len() - 1];
         all.push(Access::ReadWrite);
@@ -55,9 +59,9 @@ impl NormGradKey {
     }
 }
 
-/// The gradient of a norm's rows. Operands: x, γ, mean unless `rms`, rstd, dy, dx.
+/// The gradient of a norm's rows. Operands: x, γ, mean unless `rms`, rstd, dy, with `add` what it is added to, dx.
 pub fn launches(
-    rms: bool,
+    [rms, add]: [bool; 2],
     dtype: DType,
     rows: usize,
     width: usize,
@@ -68,7 +72,7 @@ pub fn launches(
         return Ok(Vec::new());
     }
     let Form { per_row, vec, size } = Form::choose(NAME, [rows, width, 1], true, 8, caps)?;
-    let key = NormGradKey { rms, dtype, per_row, vec, size };
+    let key = NormGradKey { rms, add, dtype, per_row, vec, size };
     let row_bytes = (width * dtype.size()) as u64;
     let tensor = |(position, name): (usize, &&str)| match *name {
         "gamma" => Rows::whole(position, row_bytes),
@@ -94,7 +98,8 @@ pub fn launches(
             // h and g twice, two products and sums, and what they are put together with
             estimate: Estimate {
                 flops: if rms { 9.0 } else { 13.0 } * elements,
-                bytes: 3.0 * elements * dtype.size() as f64 + (row_bytes + 8 * count as u64) as f64,
+                bytes: if add { 4.0 } else { 3.0 } * elements * dtype.size() as f64
+                    + (row_bytes + 8 * count as u64) as f64,
             },
         });
     }
@@ -104,10 +109,10 @@ pub fn launches(
 #[cfg(test)]
 pub(super) fn catalogue() -> Vec<KernelKey> {
     let mut keys = Vec::new();
-    for rms in [false, true] {
+    for (rms, add) in [(false, false), (false, true), (true, false), (true, true)] {
         for dtype in [DType::F32, DType::F16] {
             for (per_row, vec, size) in super::tests::FORMS {
-                keys.push(KernelKey::NormGrad(NormGradKey { rms, dtype, per_row, vec, size }));
+                keys.push(KernelKey::NormGrad(NormGradKey { rms, add, dtype, per_row, vec, size }));
             }
         }
     }

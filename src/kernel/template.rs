@@ -47,6 +47,7 @@ const TEMPLATES: &[(&str, &str)] = templates![
     "gather.wgsl",
     "linear_stack.wgsl",
     "linear_stack_units.wgsl",
+    "magnitude.wgsl",
     "matmul.wgsl",
     "matmul_direct.wgsl",
     "matmul_units.wgsl",

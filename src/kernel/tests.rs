@@ -24,6 +24,7 @@ fn catalogue() -> Vec<KernelKey> {
         fill::catalogue(),
         gather::catalogue(),
         linear_stack::catalogue(),
+        magnitude::catalogue(),
         pack_weights::catalogue(),
         matmul::catalogue(),
         norm::catalogue(),
@@ -316,6 +317,7 @@ fn launches_of_training_cover_their_tensors_under_small_limits() {
         eps: 1e-8.into(),
         weight_decay: 0.0.into(),
         decoupled: false,
+        narrow: false,
     };
     let loss = CrossEntropyAttrs { axis: 1, ignore_index: None, label_smoothing: 0.0.into() };
     for limit in [65_536, 1 << 20] {
@@ -323,6 +325,11 @@ fn launches_of_training_cover_their_tensors_under_small_limits() {
         for dtype in [DType::F32, DType::F16] {
             let size = dtype.size();
             let rows_bytes = |rows: usize, width: usize| (rows * width * size) as u64;
+            let found = magnitude::launches(&[(dtype, 70_001), (DType::F32, 9), (dtype, 40_000)], &caps).unwrap();
+            check(&found.0, &caps);
+            covers(&found.0, 0, rows_bytes(17_501, 4));
+            covers(&found.0, 2, rows_bytes(40_000, 1));
+            covers(&found.0, 3, 4);
             for in_place in [false, true] {
                 let step = adam::launches(&adam, dtype, [50_000, 3], in_place, &caps).unwrap();
                 check(&step, &caps);
@@ -344,7 +351,7 @@ fn launches_of_training_cover_their_tensors_under_small_limits() {
             covers(&soft, 2, rows_bytes(1000, 128));
             for rms in [false, true] {
                 let inputs = if rms { 3 } else { 4 };
-                let rows = norm_grad::launches(rms, dtype, 3000, 128, &caps).unwrap();
+                let rows = norm_grad::launches([rms, false], dtype, 3000, 128, &caps).unwrap();
                 check(&rows, &caps);
                 covers(&rows, inputs + 1, rows_bytes(3000, 128));
                 let (sums, workspace) = norm_param_grad::launches(rms, dtype, 3000, 64, &caps).unwrap();

@@ -63,6 +63,7 @@ pub(super) fn compute(graph: &Graph, node: &Node, x: &[&Value]) -> Result<Vec<Va
         }
         Op::Embedding => vec![movement::embedding(x[0], x[1], node)?],
         Op::Reduce { kind, axes, .. } => vec![reduce::reduce(*kind, x[0], axes)],
+        Op::Magnitude => vec![vec![reduce::magnitude(x)]],
         Op::Arg(Extreme::Max, axis) => vec![reduce::argmax(x[0], *axis)],
         Op::Reshape(_) | Op::Recompute(_) => vec![x[0].data.clone()],
         Op::Permute(perm) => vec![movement::permute(x[0], perm, shape)],
@@ -83,9 +84,9 @@ pub(super) fn compute(graph: &Graph, node: &Node, x: &[&Value]) -> Result<Vec<Va
         Op::CrossEntropyGrad(a) => vec![loss::cross_entropy_grad(a, x, node)?],
         Op::SoftmaxGrad(axis) => vec![norm::softmax_grad(x[0], x[1], *axis, false)],
         Op::LogSoftmaxGrad(axis) => vec![norm::softmax_grad(x[0], x[1], *axis, true)],
-        Op::LayerNormGrad => vec![norm::norm_grad(x[0], x[1], Some(x[2]), x[3], x[4])],
+        Op::LayerNormGrad => vec![added(node, norm::norm_grad(x[0], x[1], Some(x[2]), x[3], x[4]), x.get(5))],
         Op::LayerNormParamGrad => norm::norm_param_grad(x[0], Some(x[1]), x[2], x[3]).into(),
-        Op::RmsNormGrad => vec![norm::norm_grad(x[0], x[1], None, x[2], x[3])],
+        Op::RmsNormGrad => vec![added(node, norm::norm_grad(x[0], x[1], None, x[2], x[3]), x.get(4))],
         Op::RmsNormParamGrad => norm::norm_param_grad(x[0], None, x[1], x[2]).into(),
         Op::EmbeddingGrad(rows) => vec![movement::embedding_grad(x[0], x[1], *rows, node)?],
         Op::LinearGrad { .. } => matmul::linear_grad(x[0], x[1]).into(),
@@ -100,6 +101,15 @@ pub(super) fn compute(graph: &Graph, node: &Node, x: &[&Value]) -> Result<Vec<Va
         Value { shape: ty.shape.clone(), data }
     });
     Ok(outputs.collect())
+}
+
+/// A gradient, or where there is another its sum with the one as that is stored.
+fn added(node: &Node, mut own: Vec<f64>, other: Option<&&Value>) -> Vec<f64> {
+    if let Some(other) = other {
+        store(node.outputs[0].dtype, &mut own);
+        own.iter_mut().zip(&other.data).for_each(|(own, other)| *own += other);
+    }
+    own
 }
 
 /// What storing in a type does to values.

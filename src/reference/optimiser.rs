@@ -3,7 +3,7 @@
 use super::Value;
 use crate::graph::AdamAttrs;
 
-/// New w, m and v; see [`AdamAttrs`].
+/// New w, m and v, and w once more if it is wanted in f16; see [`AdamAttrs`].
 pub(super) fn adam(a: &AdamAttrs, x: &[&Value]) -> Vec<Vec<f64>> {
     let [beta1, beta2, eps, decay] = [a.beta1, a.beta2, a.eps, a.weight_decay].map(|s| f64::from(s.get()));
     let (lr, correct1, correct2) = (x[4].data[0], x[4].data[1], x[4].data[2]);
@@ -16,5 +16,6 @@ pub(super) fn adam(a: &AdamAttrs, x: &[&Value]) -> Vec<Vec<f64>> {
         let kept = if a.decoupled { w[i] * (1.0 - lr * decay) } else { w[i] };
         w[i] = kept - lr * (m[i] / correct1) / ((v[i] / correct2).sqrt() + eps);
     }
-    vec![w, m, v]
+    let narrow = a.narrow.then(|| w.clone());
+    [w, m, v].into_iter().chain(narrow).collect()
 }

@@ -33,6 +33,11 @@ pub(super) fn reduce(kind: Reduction, x: &Value, axes: &[usize]) -> Vec<f64> {
     out
 }
 
+/// The largest magnitude of all elements of several values.
+pub(super) fn magnitude(x: &[&Value]) -> f64 {
+    x.iter().flat_map(|x| &x.data).fold(0.0, |largest, v| maximum(largest, v.abs()))
+}
+
 /// The index of the largest along an axis: the first NaN, else the first of equals.
 pub(super) fn argmax(x: &Value, axis: usize) -> Vec<f64> {
     let (starts, len, step) = lines(&x.shape, axis);

@@ -8,7 +8,7 @@ use crate::graph::{Chain, DType, NodeId, Shape, ValueId};
 use crate::kernel::matmul::{Matmul, OnUnits};
 use crate::kernel::reduce::{self, ReduceKind};
 use crate::kernel::sum_parts::{self, Sums};
-use crate::kernel::units::Exponents;
+use crate::kernel::units::{Exponents, Units};
 use crate::kernel::{Config, KernelError, View, fill};
 
 impl Selector<'_> {
@@ -57,11 +57,18 @@ impl Selector<'_> {
     }
 
     /// How long slices of the rows of a gradient's operands should be.
-    fn slice(&mut self, id: NodeId, a: &View, b: &View, dtype: DType, sums: bool) -> Option<usize> {
+    fn slice(
+        &mut self,
+        id: NodeId,
+        [a, b]: [&View; 2],
+        dtype: DType,
+        units: Option<Units>,
+        sums: bool,
+    ) -> Option<usize> {
         let caps = self.caps;
-        let own = Config::Slice(Matmul::slice(a, b, dtype, caps).unwrap_or(0));
-        let problem = Matmul::slice_problem(a, b, dtype, sums);
-        match self.choose(id, problem, own, || Matmul::slices(a, b, dtype, caps)) {
+        let own = Config::Slice(Matmul::slice(a, b, dtype, units, caps).unwrap_or(0));
+        let problem = Matmul::slice_problem(a, b, dtype, units, sums);
+        match self.choose(id, problem, own, || Matmul::slices(a, b, dtype, units, caps)) {
             Config::Slice(length) if length > 0 => Some(length),
             _ => None,
         }
@@ -79,13 +86,13 @@ impl Selector<'_> {
         let node = self.graph.node(id);
         let a = dy.view.permute(&[1, 0]);
         let (n, m, k) = (a.dims[0], a.dims[1], x.view.dims[1]);
-        let slice = self.slice(id, &a, &x.view, dy.dtype, db.is_some());
         let identity = Chain::identity();
         let turned = Located { view: a.clone(), ..dy.clone() };
         let operands = [(node.inputs[1], &turned), (node.inputs[0], x)];
-        let on_units = self.on_units(id, operands, [n, k, m], 3 + usize::from(db.is_some()), db.is_some())?;
+        let on_units = self.on_units(id, operands, [n, k, m], 3 + usize::from(db.is_some()))?;
         let exponents = on_units.as_ref().and_then(|u| u.exponents.as_ref());
         let units = on_units.as_ref().map(OfUnits::of_product);
+        let slice = self.slice(id, [&a, &x.view], dy.dtype, units.map(|u| u.units), db.is_some());
         let whole = Matmul {
             dtype: dy.dtype,
             out: dw.dtype,

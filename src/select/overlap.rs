@@ -15,7 +15,7 @@ pub enum Overlap {
     /// None: each waits for the one before.
     Never,
     /// Those of so much work that starting them together pays, on devices that run several at once: not on a CPU, and not
-    /// where it takes over a thousandth more memory.
+    /// where it takes over a two-hundredth more memory.
     #[default]
     Long,
     /// All that may, for tests.

@@ -137,7 +137,7 @@ impl Selector<'_> {
             let lead = c.dims[..c.dims.len() - 2].to_vec();
             let sizes = [c.dims[c.dims.len() - 2], columns.len(), k];
             let operands = [(node.inputs[0], &a), (node.inputs[1], &b)];
-            let on_units = self.on_units(id, operands, sizes, bindings, false)?;
+            let on_units = self.on_units(id, operands, sizes, bindings)?;
             let exponents = on_units
                 .as_ref()
                 .and_then(|u| u.exponents.as_ref())

@@ -302,6 +302,7 @@ impl<'a> Selector<'a> {
                 self.reduce(id, kind, axes)
             }
             Op::Arg(Extreme::Max, axis) => self.reduce(id, ReduceKind::ArgMax, &[*axis]),
+            Op::Magnitude => self.magnitude(id),
             Op::Compare(c) => {
                 self.chain(id, &Chain::of(2, crate::graph::Step::Compare(*c, Ref::Input(0), Ref::Input(1))))
             }

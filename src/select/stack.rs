@@ -104,7 +104,7 @@ impl Selector<'_> {
             (Located { view: turned.clone(), ..dz.clone() }, Located { view: matrices.clone(), ..x.clone() });
         let operands = [(node.inputs[1], &of_dz), (node.inputs[0], &of_x)];
         let sizes = [n, n, matrices.dims[1]];
-        let on_units = self.on_units(id, operands, sizes, 3 + usize::from(db.is_some()), db.is_some())?;
+        let on_units = self.on_units(id, operands, sizes, 3 + usize::from(db.is_some()))?;
         let exponents = on_units.as_ref().and_then(|u| u.exponents.as_ref());
         let product = Matmul {
             dtype: x.dtype,

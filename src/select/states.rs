@@ -12,13 +12,17 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 impl Selector<'_> {
-    /// The tensor of an input or a parameter that stays on the device.
+    /// The tensor of an input or a parameter that stays on the device. A copy of another parameter is no state by itself to
+    /// anyone else: who sets that one sets the copy.
     pub(super) fn state(&mut self, id: NodeId) -> Done<TensorId> {
         let node = self.graph.node(id);
         let ty = node.outputs[0].clone();
         let tensor = self.tensor(node, &ty, TensorKind::State)?;
         self.set(id.into(), Located { tensor, view: View::dense(&ty.shape), dtype: ty.dtype, own: false });
-        self.out.states.push(Port { name: node.name.clone(), ty, tensor, offset: 0, bounds: Vec::new(), keep: false });
+        if !matches!(node.op, Op::Parameter(storage) if self.graph.layout.get(storage).copy_of.is_some()) {
+            let name = node.name.clone();
+            self.out.states.push(Port { name, ty, tensor, offset: 0, bounds: Vec::new(), keep: false });
+        }
         Ok(tensor)
     }
 

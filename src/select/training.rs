@@ -2,9 +2,9 @@
 
 use super::selector::{Done, Selector, around};
 use super::{Located, TensorId, TensorKind};
-use crate::graph::{AdamAttrs, CrossEntropyAttrs, NodeId, Op, Shape};
+use crate::graph::{AdamAttrs, CrossEntropyAttrs, DType, NodeId, Op, Shape};
 use crate::kernel::{
-    View, adam, cross_entropy, cross_entropy_grad, fill, norm_grad, norm_param_grad, scatter, softmax_grad,
+    View, adam, cross_entropy, cross_entropy_grad, fill, magnitude, norm_grad, norm_param_grad, scatter, softmax_grad,
 };
 
 /// Logits as a kernel reads them: their tensor as (outer, n, inner).
@@ -16,7 +16,7 @@ struct Logits {
 }
 
 impl Selector<'_> {
-    /// Weights and moments that are states, or rows of them, are stepped where they lie.
+    /// Weights and moments that are states, or rows of them, are stepped where they lie, and the weights in f16 made beside.
     pub(super) fn adam(&mut self, id: NodeId, attrs: &AdamAttrs) -> Done {
         let node = self.graph.node(id);
         let in_place = (0..3).all(|i| self.takes_state(id, i, node.inputs[i]));
@@ -32,7 +32,8 @@ impl Selector<'_> {
                 None => tensors.push(self.dense(id, *value)?.tensor),
             }
         }
-        for output in (0..3).filter(|_| !in_place) {
+        let new = if in_place { 3..node.outputs.len() } else { 0..3 };
+        for output in new {
             tensors.push(self.output(id, output)?.tensor);
         }
         let weights = node.outputs[0].shape.elements();
@@ -40,6 +41,36 @@ impl Selector<'_> {
         let mut launches = adam::launches(attrs, self.graph.ty(node.inputs[3]).dtype, sizes, in_place, self.caps)?;
         for operand in launches.iter_mut().flat_map(|l| &mut l.operands) {
             operand.offset += starts.get(operand.tensor).copied().unwrap_or(0);
+        }
+        self.emit(id, "", launches, &tensors, None)?;
+        if attrs.narrow && !in_place {
+            let (from, to) = (self.locate(id.into()), self.output(id, 3)?);
+            self.copy_into(id, &from, &to)?;
+        }
+        Ok(())
+    }
+
+    /// The largest magnitude of all elements of the inputs.
+    pub(super) fn magnitude(&mut self, id: NodeId) -> Done {
+        let node = self.graph.node(id);
+        let (mut types, mut tensors) = (Vec::new(), Vec::new());
+        for value in &node.inputs {
+            let elements = self.graph.shape(*value).elements();
+            if elements > 0 {
+                let dense = self.dense(id, *value)?;
+                types.push((dense.dtype, elements));
+                tensors.push(dense.tensor);
+            }
+        }
+        let out = self.output(id, 0)?;
+        if types.is_empty() {
+            let zero = fill::constant(out.dtype, 0.0, 1, self.caps)?;
+            return self.emit(id, "", zero, &[out.tensor], None);
+        }
+        tensors.push(out.tensor);
+        let (launches, workspaces) = magnitude::launches(&types, self.caps)?;
+        for elements in workspaces {
+            tensors.push(self.raw_tensor(node, (elements * DType::F32.size()) as u64, TensorKind::Temp)?);
         }
         self.emit(id, "", launches, &tensors, None)
     }
@@ -100,13 +131,14 @@ impl Selector<'_> {
         self.rowwise(id, &[0, 1], |dtype, caps| softmax_grad::launches(dtype, log, outer, n, inner, caps))
     }
 
-    /// dx of a layer norm or an RMS norm.
+    /// dx of a layer norm or an RMS norm, added to another gradient where there is one.
     pub(super) fn norm_grad(&mut self, id: NodeId) -> Done {
         let node = self.graph.node(id);
         let rms = node.op == Op::RmsNormGrad;
         let (rows, width) = (node.outputs[0].shape.rows(), node.outputs[0].shape.last());
         let inputs: Vec<usize> = (0..node.inputs.len()).collect();
-        self.rowwise(id, &inputs, |dtype, caps| norm_grad::launches(rms, dtype, rows, width, caps))
+        let add = inputs.len() > if rms { 4 } else { 5 };
+        self.rowwise(id, &inputs, |dtype, caps| norm_grad::launches([rms, add], dtype, rows, width, caps))
     }
 
     /// dγ, and dβ of a layer norm.

@@ -61,10 +61,9 @@ impl Selector<'_> {
         [(a_value, a), (b_value, b)]: [(ValueId, &Located); 2],
         sizes: [usize; 3],
         bindings: usize,
-        sums: bool,
     ) -> Done<Option<OfUnits>> {
         let Some(units) = self.units(a.dtype) else { return Ok(None) };
-        if !Matmul::takes_units(sizes, a.dtype, units, sums, self.caps) {
+        if !Matmul::takes_units(sizes, a.dtype, units, self.caps) {
             return Ok(None);
         }
         if a.dtype == DType::F16 {

@@ -124,8 +124,8 @@ impl Compiled {
     }
 }
 
-/// Launches that run side by side keep more alive at once: where that takes over a thousandth more memory, each waits for
-/// the one before.
+/// Launches that run side by side keep more alive at once: where that takes over a two-hundredth more memory, each waits
+/// for the one before.
 fn planned(selected: Selected, which: Overlap, alias: bool) -> (Selected, MemoryPlan) {
     let one_by_one = plan(&selected, alias);
     if which == Overlap::Never {
@@ -133,7 +133,7 @@ fn planned(selected: Selected, which: Overlap, alias: bool) -> (Selected, Memory
     }
     let beside = overlap(selected.clone(), which);
     let planned = plan(&beside, alias);
-    if which == Overlap::Long && planned.total() > one_by_one.total() / 1000 * 1001 {
+    if which == Overlap::Long && planned.total() > one_by_one.total() / 200 * 201 {
         tracing::debug!(one_by_one = one_by_one.total(), beside = planned.total(), "no launches side by side: memory");
         return (selected, one_by_one);
     }

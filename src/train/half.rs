@@ -5,7 +5,7 @@
 //! | --- | --- |
 //! | f16, with f32 sums | matmul, linear, stacks of linears, attention, embedding, layernorm, rmsnorm |
 //! | f32 | softmax, cross entropy, sums and means, exp, log, roots, powers, quotients |
-//! | the widest of its operands | all other element-wise ops, concat |
+//! | the widest of its operands but weights | all other element-wise ops, concat |
 //! | what it is given | ops that move or drop elements |
 
 use crate::graph::{Binary, DType, Graph, GraphError, Node, Op, Reduction, Rewriter, Unary, ValueId};
@@ -84,9 +84,10 @@ impl Casts<'_> {
         self.r.new.ty(value).dtype
     }
 
-    /// The wider type if values differ. A constant that f16 holds takes whatever type the others have.
+    /// The wider type if values differ. A weight, a look at one and a constant that f16 holds take whatever type the others
+    /// have.
     fn widest(&self, values: &[ValueId]) -> Option<DType> {
-        let fixed = values.iter().filter(|v| is_float(self.ty(**v)) && !self.fits_f16(**v));
+        let fixed = values.iter().filter(|v| is_float(self.ty(**v)) && !self.fits_f16(**v) && !self.is_weight(**v));
         let mut types: Vec<DType> = fixed.map(|v| self.ty(*v)).collect();
         types.dedup();
         match types[..] {
@@ -99,6 +100,11 @@ impl Casts<'_> {
     fn fits_f16(&self, value: ValueId) -> bool {
         let Node { op, .. } = self.r.new.producer(value);
         matches!(op, Op::Constant(c, DType::F32, _) if f16::from_f32(c.get()).to_f32() == c.get())
+    }
+
+    fn is_weight(&self, value: ValueId) -> bool {
+        let Node { op, inputs, .. } = self.r.new.producer(value);
+        matches!(op, Op::Parameter(_)) || op.is_view() && self.is_weight(inputs[0])
     }
 
     /// The value in a float type, cast once however many read it.

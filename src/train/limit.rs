@@ -18,28 +18,10 @@ pub(super) struct Limit<'a> {
 }
 
 impl<'a> Limit<'a> {
-    /// Appends the largest magnitude of several gradients: of each by itself, then of all these.
+    /// Appends the largest magnitude of several gradients.
     pub fn of(graph: &'a mut Graph, gradients: &[ValueId]) -> Result<Self, GraphError> {
-        let zero = Op::Constant(0.0.into(), DType::F32, Shape::from([]));
-        let largest = graph.push(zero, Vec::new(), "grad.largest")?.into();
-        let mut limit = Limit { graph, largest };
-        for dtype in [DType::F32, DType::F16] {
-            let mut each = Vec::new();
-            for gradient in gradients {
-                if limit.graph.ty(*gradient).dtype != dtype {
-                    continue;
-                }
-                let elements = limit.graph.shape(*gradient).elements();
-                let flat = limit.push(Op::Reshape([elements].into()), &[*gradient])?;
-                each.push(limit.push(Op::Reduce { kind: Reduction::AbsMax, axes: vec![0], keepdim: true }, &[flat])?);
-            }
-            if !each.is_empty() {
-                let all = limit.push(Op::Concat(0), &each)?;
-                let all = limit.reduce(Reduction::AbsMax, all)?;
-                limit.largest = limit.push(Op::Binary(Binary::Max), &[limit.largest, all])?;
-            }
-        }
-        Ok(limit)
+        let largest = graph.push(Op::Magnitude, gradients.to_vec(), "grad.limit")?.into();
+        Ok(Limit { graph, largest })
     }
 
     fn push(&mut self, op: Op, inputs: &[ValueId]) -> Value {
@@ -50,20 +32,9 @@ impl<'a> Limit<'a> {
         self.push(Op::Constant(Scalar::from(value), DType::F32, Shape::from([])), &[])
     }
 
-    /// Over all axes, as f32 ().
-    fn reduce(&mut self, kind: Reduction, x: ValueId) -> Value {
-        let axes = (0..self.graph.shape(x).rank()).collect();
-        let reduced = self.push(Op::Reduce { kind, axes, keepdim: false }, &[x])?;
-        match self.graph.ty(reduced).dtype {
-            DType::F32 => Ok(reduced),
-            _ => self.push(Op::Cast(DType::F32), &[reduced]),
-        }
-    }
-
     /// Whether the loss and all gradients are finite, bool ().
     pub fn finite(&mut self, loss: ValueId) -> Value {
-        let magnitude = self.reduce(Reduction::AbsMax, loss)?;
-        let largest = self.push(Op::Binary(Binary::Max), &[self.largest, magnitude])?;
+        let largest = self.push(Op::Magnitude, &[self.largest, loss])?;
         let most = self.constant(f32::MAX)?;
         self.push(Op::Compare(Comparison::LessEqual), &[largest, most])
     }
@@ -82,7 +53,8 @@ impl<'a> Limit<'a> {
             };
             let part = self.push(Op::Binary(Binary::Div), &[gradient, divisor])?;
             let square = self.push(Op::Binary(Binary::Mul), &[part, part])?;
-            let squares = self.reduce(Reduction::Sum, square)?;
+            let axes = (0..self.graph.shape(square).rank()).collect();
+            let squares = self.push(Op::Reduce { kind: Reduction::Sum, axes, keepdim: false }, &[square])?;
             sum = self.push(Op::Binary(Binary::Add), &[sum, squares])?;
         }
         let root = self.push(Op::Unary(Unary::Sqrt), &[sum])?;

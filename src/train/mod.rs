@@ -6,6 +6,7 @@
 //! update stands directly after its gradient and the last reader of the old weight, so that gradients die early.
 //! [`Schedule`] says how fast a step learns.
 
+mod copies;
 mod error;
 mod half;
 mod inline;

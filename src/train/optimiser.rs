@@ -111,6 +111,8 @@ pub(super) struct Piece<'a> {
     pub moments: &'a [ValueId],
     pub gradient: ValueId,
     pub setting: Setting,
+    /// Whether Adam also gives the new weight in f16.
+    pub narrow: bool,
     /// [`SCALARS`], the rate scaled as the setting says; of Adam with limits five of them, see [`AdamAttrs`].
     pub scalars: ValueId,
 }
@@ -153,7 +155,7 @@ impl Optimiser {
         }
     }
 
-    /// Appends a step of a weight: its new value, then those of its moments.
+    /// Appends a step of a weight: its new value, those of its moments, and the first in f16 where Adam gives it.
     pub(super) fn step(&self, g: &mut Graph, piece: &Piece) -> Result<Vec<ValueId>, GraphError> {
         let Piece { weight, moments, gradient, setting, scalars, .. } = *piece;
         let name = format!("{}.{}", self.name(), piece.name);
@@ -165,10 +167,11 @@ impl Optimiser {
                     eps: eps.into(),
                     weight_decay: setting.weight_decay.into(),
                     decoupled: matches!(self, Optimiser::AdamW { .. }),
+                    narrow: piece.narrow,
                 };
                 let inputs = [&[weight], moments, &[gradient, scalars]].concat();
                 let node = g.push(Op::Adam(attrs), inputs, name)?;
-                Ok((0..3).map(|output| ValueId { node, output }).collect())
+                Ok((0..g.node(node).outputs.len()).map(|output| ValueId { node, output }).collect())
             }
             Optimiser::Sgd { momentum, nesterov, .. } => {
                 let mut push =

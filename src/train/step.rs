@@ -1,6 +1,7 @@
 //! In: a forward graph and [`TrainOptions`]; out: the graph of a whole step. The assembly, from top to bottom: sources,
 //! forward and backward passes, limits, optimiser, order. Knows no op's gradient.
 
+use super::copies::narrow_copies;
 use super::half::half;
 use super::inline::Sources;
 use super::limit::{Limit, count_skipped, keep_unless};
@@ -31,16 +32,24 @@ pub fn training_step(forward: &Graph, options: &TrainOptions) -> Result<Graph, T
     options.check()?;
     let loss_at = loss_output(forward)?;
     let trained = Trained::all(forward, options)?;
-    let narrow = match options.precision {
-        Precision::F32 => None,
-        Precision::F16(_) => Some(half(forward)?),
+    let (narrow, copies) = match options.precision {
+        Precision::F32 => (None, BTreeMap::new()),
+        Precision::F16(_) if options.optimiser.is_adam() => {
+            let (narrow, copies) = narrow_copies(&half(forward)?, &trained)?;
+            (Some(narrow), copies)
+        }
+        Precision::F16(_) => (Some(half(forward)?), BTreeMap::new()),
     };
     let forward = narrow.as_ref().unwrap_or(forward);
     let mut graph = Graph::default();
     graph.layout = forward.layout.clone();
     let mut sources = Sources::append(&mut graph, forward, options.micro_batches)?;
-    let parameters: Vec<NodeId> = trained.iter().map(|t| sources.parameters[&t.storage]).collect();
-    let wrt: Vec<ValueId> = parameters.iter().map(|p| (*p).into()).collect();
+    let weight = |t: &Trained| Weight {
+        parameter: sources.parameters[&t.storage],
+        copy: copies.get(&t.storage).map(|copy| sources.parameters[copy]),
+    };
+    let weights: Vec<Weight> = trained.iter().map(weight).collect();
+    let wrt: Vec<ValueId> = weights.iter().map(|w| w.copy.unwrap_or(w.parameter).into()).collect();
     let mut step = Step { graph, moved: BTreeMap::new() };
 
     let scale = match options.precision {
@@ -58,7 +67,10 @@ pub fn training_step(forward: &Graph, options: &TrainOptions) -> Result<Graph, T
             None => loss,
             Some(scale) => step.graph.push(Op::Binary(Binary::Mul), vec![loss, scale.value], "loss.scaled")?.into(),
         };
-        let gradients = gradients_checkpointed(&mut step.graph, loss, &wrt, options.checkpoint)?;
+        let mut gradients = gradients_checkpointed(&mut step.graph, loss, &wrt, options.checkpoint)?;
+        if options.micro_batches > 1 {
+            gradients = step.movable(NOTHING, |g| widened(g, gradients))?;
+        }
         sums = Some(match sums {
             None => gradients,
             Some(sums) => step.movable(NOTHING, |g| add_all(g, &sums, &gradients))?,
@@ -69,7 +81,7 @@ pub fn training_step(forward: &Graph, options: &TrainOptions) -> Result<Graph, T
     let outputs = step.outputs(forward, loss_at, &outputs)?;
 
     let last = last_readers(&step.graph);
-    let waits: Vec<NodeId> = parameters.iter().map(|p| last[p.0]).collect();
+    let waits: Vec<NodeId> = wrt.iter().map(|read| last[read.node.0]).collect();
     let scalars = step.movable(NOTHING, |g| Ok(g.push_input(scalars_type(), SCALARS).into()))?;
     let limits = step.movable(NOTHING, |g| limits(g, options, &trained, &gradients, outputs[loss_at], scale))?;
     let scalars = match limits.needs_all() && options.optimiser.is_adam() {
@@ -90,7 +102,7 @@ pub fn training_step(forward: &Graph, options: &TrainOptions) -> Result<Graph, T
             let all = Update { options, scalars, limits: &limits, bytes };
             // a new weight that may be dropped is not made before that is known
             let waits = [Some(waits[i]), limits.finite.map(|v| v.node)];
-            let biases = step.movable(waits, |g| all.append(g, trained, parameters[i], gradient))?;
+            let biases = step.movable(waits, |g| all.append(g, trained, &weights[i], gradient))?;
             if let Some(biases) = biases {
                 // what the pieces give is in the place of what the whole gave
                 let of_bias = ValueId { output: 1, ..whole };
@@ -183,6 +195,15 @@ fn sum(g: &mut Graph, values: &[ValueId], name: &str) -> Result<ValueId, TrainEr
         sum = g.push(Op::Binary(Binary::Add), vec![sum, *value], name)?.into();
     }
     Ok(sum)
+}
+
+/// Gradients in f32, so that those of micro-batches add up there.
+fn widened(g: &mut Graph, gradients: Vec<ValueId>) -> Result<Vec<ValueId>, TrainError> {
+    let widen = |gradient: ValueId| match g.ty(gradient).dtype {
+        DType::F16 => Ok(g.push(Op::Cast(DType::F32), vec![gradient], "grad.widen")?.into()),
+        _ => Ok(gradient),
+    };
+    gradients.into_iter().map(widen).collect()
 }
 
 fn add_all(g: &mut Graph, a: &[ValueId], b: &[ValueId]) -> Result<Vec<ValueId>, TrainError> {
@@ -280,6 +301,13 @@ impl Limits {
     }
 }
 
+/// The nodes of a trained storage.
+struct Weight {
+    parameter: NodeId,
+    /// What the forward pass reads in its place, where that reads it in f16 alone.
+    copy: Option<NodeId>,
+}
+
 /// What all updates have in common.
 struct Update<'a> {
     options: &'a TrainOptions,
@@ -290,23 +318,25 @@ struct Update<'a> {
 }
 
 impl Update<'_> {
-    /// Appends the update of a storage and its moments, piece by piece where its rows differ or its gradient is made so.
-    /// Returns the gradient of the bias that such pieces give.
+    /// Appends the update of a storage, its moments and its copy in f16 if it has one, piece by piece where its rows differ
+    /// or its gradient is made so. Returns the gradient of the bias that such pieces give.
     fn append(
         &self,
         g: &mut Graph,
         trained: &Trained,
-        parameter: NodeId,
+        weight: &Weight,
         gradient: Gradient,
     ) -> Result<Option<ValueId>, TrainError> {
         let storage = g.layout.get(trained.storage);
         let (name, ty) = (storage.name.clone(), TensorType::new(storage.dtype, storage.shape.clone()));
         let row_bytes = ty.bytes() / ty.shape.dims().first().copied().unwrap_or(1).max(1);
         let optimiser = &self.options.optimiser;
-        let mut states = vec![parameter];
+        let mut states = vec![weight.parameter];
         for moment in optimiser.moments() {
             states.push(g.push_input(ty.clone(), format!("{moment}.{name}")));
         }
+        let moments = 1..states.len();
+        states.extend(weight.copy);
         // for each state its pieces
         let mut next: Vec<Vec<ValueId>> = vec![Vec::new(); states.len()];
         let mut biases = Vec::new();
@@ -330,7 +360,8 @@ impl Update<'_> {
                 gradient = g.push(Op::Binary(Binary::Mul), vec![gradient, factor], "grad.clip")?.into();
             }
             let scalars = scaled(g, self.scalars, setting.rate_scale)?;
-            let piece = Piece { name: &name, weight: old[0], moments: &old[1..], gradient, setting: *setting, scalars };
+            let (moments, narrow) = (&old[moments.clone()], weight.copy.is_some());
+            let piece = Piece { name: &name, weight: old[0], moments, gradient, setting: *setting, narrow, scalars };
             let mut new = optimiser.step(g, &piece)?;
             if let (Some(finite), true) = (self.limits.finite, apart) {
                 for (new, old) in new.iter_mut().zip(&old) {

@@ -138,14 +138,15 @@ impl Session {
     }
 }
 
-/// The storages that a graph reads, each once, and whether it is trained.
+/// The storages that a graph reads, each once, and whether it is trained; copies apart.
 fn storages(graph: &Graph) -> impl Iterator<Item = (bool, &Storage)> {
     let read = graph.nodes().filter_map(|(id, node)| match node.op {
         Op::Parameter(storage) => Some((storage, graph.is_state(id))),
         _ => None,
     });
     let read: BTreeMap<_, _> = read.collect();
-    read.into_iter().map(|(storage, trained)| (trained, graph.layout.get(storage)))
+    let all = read.into_iter().map(|(storage, trained)| (trained, graph.layout.get(storage)));
+    all.filter(|(_, storage)| storage.copy_of.is_none())
 }
 
 impl Trainer {

@@ -7,7 +7,14 @@ use kiln::session::CompileOptions;
 use kiln::tensor::Tensor;
 
 fn attrs(weight_decay: f32, decoupled: bool) -> AdamAttrs {
-    AdamAttrs { beta1: 0.9.into(), beta2: 0.999.into(), eps: 1e-8.into(), weight_decay: weight_decay.into(), decoupled }
+    AdamAttrs {
+        beta1: 0.9.into(),
+        beta2: 0.999.into(),
+        eps: 1e-8.into(),
+        weight_decay: weight_decay.into(),
+        decoupled,
+        narrow: false,
+    }
 }
 
 /// The corrections are of the decays as f32 holds them, so that a first step is by the rate.

@@ -88,7 +88,7 @@ fn training_step(graph: &Graph) -> Result<Graph> {
     let gradients = gradients(&mut graph, loss, &parameters)?;
     let scalars = graph.push_input(f32(&[3]), "scalars");
     let [beta1, beta2, eps, weight_decay] = [0.9, 0.99, 1e-8, 0.01].map(|v: f32| v.into());
-    let adam = Op::Adam(AdamAttrs { beta1, beta2, eps, weight_decay, decoupled: true });
+    let adam = Op::Adam(AdamAttrs { beta1, beta2, eps, weight_decay, decoupled: true, narrow: false });
     for (w, dw) in parameters.into_iter().zip(gradients) {
         let (name, ty) = (graph.producer(w).name.clone(), graph.ty(w).clone());
         let [m, v] = ["m", "v"].map(|moment| graph.push_input(ty.clone(), format!("{name}.{moment}")));

@@ -60,6 +60,7 @@ fn rule(op: &Op) -> Option<usize> {
         | Op::LinearStackParamGrad
         | Op::AttentionGrad(_)
         | Op::Adam(_)
+        | Op::Magnitude
         | Op::Elementwise(_)
         | Op::FusedMatmul { .. }
         | Op::AddLayerNorm(_) => return None,

@@ -168,11 +168,15 @@ fn errors_name_op_and_node_and_what_to_do() -> Result {
         refused(Op::SoftmaxGrad(1), &[row.clone(), row.clone()], 0, 1),
         "softmax_grad \"here\": a gradient has no gradient of its own; differentiate once, from a loss of forward values"
     );
-    let adam =
-        AdamAttrs { beta1: 0.9.into(), beta2: 0.9.into(), eps: 0.1.into(), weight_decay: 0.0.into(), decoupled: false };
+    let [beta1, beta2, eps, weight_decay] = [0.9, 0.9, 0.1, 0.0].map(|v: f32| v.into());
+    let adam = AdamAttrs { beta1, beta2, eps, weight_decay, decoupled: false, narrow: false };
     assert_eq!(
         refused(Op::Adam(adam), &[vector(), vector(), vector(), vector(), f32(&[3])], 0, 3),
         "adam \"here\": an optimiser's step has no gradient; take the loss from values before it"
+    );
+    assert_eq!(
+        refused(Op::Magnitude, &[vector(), row.clone()], 0, 0),
+        "magnitude \"here\": it is for looking at gradients; in a loss use absmax of each value"
     );
     for (op, inputs) in [
         (Op::LayerNorm(0.1.into()), vec![row.clone(), vector(), vector()]),

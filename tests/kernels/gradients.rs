@@ -35,6 +35,9 @@ fn norms(c: &mut Case, name: &str, x: ValueId, dy: ValueId, dtype: DType) -> Res
     let [mean, rstd] = [1, 2].map(|output| ValueId { node: y.node, output });
     let dx = c.b.op(Op::LayerNormGrad, &[x, g, mean, rstd, dy]);
     c.output(format!("{name}: layernorm dx"), dx);
+    let other = c.input(random(dtype, c.b.shape(x).clone().dims(), 5));
+    let sum = c.b.op(Op::LayerNormGrad, &[x, g, mean, rstd, dy, other]);
+    c.output(format!("{name}: layernorm dx and another"), sum);
     let dg = c.b.op(Op::LayerNormParamGrad, &[x, mean, rstd, dy])?;
     c.output(format!("{name}: layernorm dgamma"), Ok(dg));
     c.output(format!("{name}: layernorm dbeta"), Ok(ValueId { node: dg.node, output: 1 }));
@@ -42,6 +45,8 @@ fn norms(c: &mut Case, name: &str, x: ValueId, dy: ValueId, dtype: DType) -> Res
     let rstd = ValueId { node: y.node, output: 1 };
     let dx = c.b.op(Op::RmsNormGrad, &[x, g, rstd, dy]);
     c.output(format!("{name}: rmsnorm dx"), dx);
+    let sum = c.b.op(Op::RmsNormGrad, &[x, g, rstd, dy, other]);
+    c.output(format!("{name}: rmsnorm dx and another"), sum);
     let dg = c.b.op(Op::RmsNormParamGrad, &[x, rstd, dy]);
     c.output(format!("{name}: rmsnorm dgamma"), dg);
     Ok(())

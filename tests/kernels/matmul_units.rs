@@ -161,7 +161,7 @@ fn every_layout_at_odd_and_whole_sizes_with_an_epilogue() {
     ] {
         let (mut graph, mut inputs) = (Graph::default(), Named::new());
         for layout in layouts {
-            for size in [[65, 37, 31], [32, 64, 64]] {
+            for size in [[65, 37, 31], [96, 64, 64]] {
                 fused(&mut graph, &mut inputs, dtype, size, *layout);
             }
         }
@@ -226,14 +226,15 @@ fn weights_bring_their_exponents_and_readers_share_those_of_activations() -> Res
 #[test]
 fn gradients_of_weights_whole_and_in_slices() {
     let Some(session) = adapter() else { return };
-    for (side, precision, tolerance) in [(4, High, HIGH), (8, Medium, MEDIUM)] {
+    let half = (DType::F16, 4, MatmulPrecision::Highest, F16);
+    for (dtype, side, precision, tolerance) in [(DType::F32, 4, High, HIGH), (DType::F32, 8, Medium, MEDIUM), half] {
         for (lead, [k, n], bias) in
-            [(&[40][..], [36, 33], true), (&[2, 300], [64, 20], true), (&[700], [16, 40], false)]
+            [(&[40][..], [36, 33], true), (&[2, 300], [64, 48], true), (&[700], [16, 40], false)]
         {
             let mut graph = Graph::default();
             let mut inputs = Named::new();
             let mut input = |name: &str, width: usize| {
-                let value = random(DType::F32, &[lead, &[width]].concat(), width as u64);
+                let value = random(dtype, &[lead, &[width]].concat(), width as u64);
                 let id = graph.push_input(value.ty().clone(), name);
                 inputs.insert(name.into(), value);
                 ValueId::from(id)
@@ -246,6 +247,9 @@ fn gradients_of_weights_whole_and_in_slices() {
             }
             check((graph, Named::new(), inputs), &options(session, side, precision), tolerance, |program| {
                 assert!(kernels(program).contains(&"matmul_units"), "{:?}", kernels(program));
+                let eights = |key: &KernelKey| matches!(key, KernelKey::Matmul(key) if key.eights && key.sums);
+                let count = program.compiled().selected.steps.iter().filter(|s| eights(&s.launch.key)).count();
+                assert_eq!(count > 0, bias && n == 48 && dtype == DType::F16, "summed as eight at a time are read");
             });
         }
     }

@@ -8,7 +8,14 @@ use kiln::tensor::Tensor;
 use std::collections::BTreeMap;
 
 fn attrs(weight_decay: f32, decoupled: bool) -> AdamAttrs {
-    AdamAttrs { beta1: 0.9.into(), beta2: 0.999.into(), eps: 1e-8.into(), weight_decay: weight_decay.into(), decoupled }
+    AdamAttrs {
+        beta1: 0.9.into(),
+        beta2: 0.999.into(),
+        eps: 1e-8.into(),
+        weight_decay: weight_decay.into(),
+        decoupled,
+        narrow: false,
+    }
 }
 
 /// Learning rate and bias corrections of step t.
@@ -163,6 +170,46 @@ fn limited_steps() -> Result {
         }
     }
     c.check(1e-6, &BOTH);
+    Ok(())
+}
+
+/// The new weight in f16 as well: beside a step in place, of pieces, and after one that is made apart.
+#[test]
+fn weights_are_also_stored_in_f16() -> Result {
+    if !f16() {
+        return Ok(());
+    }
+    let narrow = |decoupled| AdamAttrs { narrow: true, ..attrs(0.1, decoupled) };
+    let mut c = Case::new();
+    for (i, counts) in [1.0, 0.0].into_iter().enumerate() {
+        let s = c.named(&format!("scalars{i}"), tensor(DType::F32, &[5], &[0.05, 0.19, 0.002, 0.5, counts]));
+        for (j, dims) in [[1, 1], [31, 3], [33, 8], [1, 257]].into_iter().enumerate() {
+            let name = format!("{i} {j}");
+            let w = c.parameter(random(DType::F32, &dims, j as u64));
+            let g = c.input(random(DType::F32, &dims, 10 + j as u64));
+            // what it holds before is not looked at
+            let copy = c.named(&format!("{name}.copy"), full(DType::F16, &dims, f64::NAN));
+            let new = step(&mut c, &name, narrow(j % 2 == 0), [w, g, s])?;
+            let new_copy = ValueId { node: new[0][1].node, output: 3 };
+            if j == 1 {
+                let apart = c.b.sub(new[0][1], w);
+                c.output(&name, apart);
+                c.output(format!("{name} in f16"), Ok(new_copy));
+            } else {
+                update(&mut c, new)?;
+                c.b.update(copy, new_copy)?;
+            }
+        }
+    }
+    let (graph, params, inputs) = c.finish();
+    each(&graph, &params, &inputs, &EVERY, |setup, program, _| {
+        let adams = program.compiled().selected.steps.iter().filter(|s| s.launch.key.name() == "adam");
+        let mut operands: Vec<usize> = adams.map(|s| s.launch.operands.len()).collect();
+        operands.sort_unstable();
+        assert_eq!(operands, [6, 6, 6, 6, 6, 6, 8, 8], "{setup}");
+        assert_eq!(copies(&program.compiled().selected), 2, "{setup}: a cast of each that is made apart");
+    });
+    crate::common::check(&graph, &params, &inputs, 1e-3, &EVERY);
     Ok(())
 }
 

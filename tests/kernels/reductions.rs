@@ -1,7 +1,7 @@
 //! Reductions and argmax.
 
 use crate::common::{BOTH, Case, F32, floats, full, random, tensor};
-use kiln::graph::{DType, Reduction};
+use kiln::graph::{DType, Op, Reduction};
 
 const KINDS: [Reduction; 4] = [Reduction::Sum, Reduction::Mean, Reduction::Max, Reduction::AbsMax];
 
@@ -42,6 +42,43 @@ fn odd_and_long_sizes() {
         }
         c.check(tolerance, &BOTH);
     }
+}
+
+/// Of more tensors than one launch binds, of both types, with what is left of four and of a workgroup's share.
+#[test]
+fn the_largest_magnitude_of_many() -> crate::common::Result {
+    let types: Vec<DType> = floats().into_iter().map(|(dtype, _)| dtype).collect();
+    let sizes = [1, 2, 3, 4, 5, 31, 257, 1024, 20_001, 70_003];
+    let mut c = Case::new();
+    let mut all = Vec::new();
+    for (i, n) in sizes.into_iter().cycle().take(3 * sizes.len()).enumerate() {
+        let dtype = types[i % types.len()];
+        let x = random(dtype, &[n], i as u64).to_f64();
+        // the largest is the last, in the rest of four, and negative
+        let values: Vec<f64> =
+            x.iter().enumerate().map(|(j, v)| if j == n - 1 { -2.0 - i as f64 } else { *v }).collect();
+        let x = c.input(tensor(dtype, &[n], &values));
+        let one = c.b.op(Op::Magnitude, &[x]);
+        c.output(format!("{i}: {n}"), one);
+        all.push(x);
+    }
+    let empty = c.input(full(DType::F32, &[0, 3], 0.0));
+    let none = c.b.op(Op::Magnitude, &[empty]);
+    c.output("none", none);
+    let wide = c.input(random(DType::F32, &[300, 301], 5));
+    let turned = c.b.permute(wide, &[1, 0])?;
+    let cut = c.b.slice(turned, 0, 7, 211)?;
+    for (name, more) in [("all", vec![]), ("with a view", vec![cut, empty])] {
+        let found = c.b.op(Op::Magnitude, &[&all[..], &more].concat());
+        c.output(name, found);
+    }
+    for (name, value) in [("nan", f64::NAN), ("infinity", f64::NEG_INFINITY)] {
+        let bad = c.input(tensor(DType::F32, &[6], &[1.0, 2.0, 3.0, 4.0, 5.0, value]));
+        let found = c.b.op(Op::Magnitude, &[&all[..], &[bad]].concat());
+        c.output(name, found);
+    }
+    c.check(0.0, &BOTH);
+    Ok(())
 }
 
 #[test]

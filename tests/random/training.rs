@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 pub(super) const MOVES: [fn(&mut Random, &Move) -> Value; 5] =
     [compared, dropout, cross_entropy, normal_cdf, linear_stack];
 
-/// The larger where it is, written with a comparison of numbers or of integers.
+/// The larger where it is, written with a comparison of numbers, of integers, or with the largest magnitude of both.
 fn compared(g: &mut Random, m: &Move) -> Value {
     let x = g.float(m.a, 0)?;
     let y = g.other(x, m.b)?;
@@ -22,6 +22,11 @@ fn compared(g: &mut Random, m: &Move) -> Value {
         0 => {
             let [a, b] = [x, y].map(|v| g.b.cast(v, DType::I32));
             g.b.compare(comparison, a?, b?)?
+        }
+        1 => {
+            let most = g.b.op(Op::Magnitude, &[x, y])?;
+            let most = g.b.cast(most, g.b.ty(x).dtype)?;
+            g.b.compare(comparison, x, most)?
         }
         _ => g.b.compare(comparison, x, y)?,
     };

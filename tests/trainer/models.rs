@@ -2,7 +2,7 @@
 
 use super::device::{Counts, assert_numbers, own_session, refs, session, tiled};
 use super::trained::{GOLDENS, Golden, Named, OnReference, golden_options};
-use super::{assert_parameters, bytes};
+use super::{assert_parameters, batch, bytes, network, options, trainer};
 use kiln::Error;
 use kiln::caps::DeviceCaps;
 use kiln::grad::Checkpoint;
@@ -195,6 +195,47 @@ fn f16_trains_as_on_the_reference_where_the_adapter_has_it() {
         let (report, expected) = (trainer.step(&refs(&golden.batch)).unwrap(), reference.loss(&golden.batch));
         assert_eq!((report.skipped, report.loss_scale), (false, Some(65536.0)));
         assert!((f64::from(report.loss) - expected).abs() <= 1e-3 * expected, "{}, {expected}", report.loss);
+    }
+}
+
+/// In f16 the forward pass reads copies of the weights. Whoever sets a weight sets its copy: a trainer whose weights are
+/// set in any way goes on to the bit as one that was made with them.
+#[test]
+fn weights_that_are_set_leave_no_stale_copy_in_f16() {
+    let Some(session) = session().filter(|s| s.caps().f16) else { return println!("skipped: no f16") };
+    let graph = network(4);
+    for optimiser in [Optimiser::adamw(0.1), Optimiser::Sgd { momentum: 0.9, nesterov: false, weight_decay: 0.0 }] {
+        let precision = Precision::F16(LossScaling::default());
+        let options = TrainOptions { precision, optimiser, groups: vec![Group::no_decay()], ..options() };
+        let batches: Vec<Named> = (0..6).map(|step| batch(4, step)).collect();
+        let all: Vec<_> = batches.iter().map(refs).collect();
+        let straight = trainer(session, &graph, &options);
+        let expected = straight.run_steps(&all).unwrap();
+        assert!(expected[3..].iter().all(|r| !r.skipped), "{expected:?}");
+        let halfway = trainer(session, &graph, &options);
+        assert_eq!(halfway.run_steps(&all[..3]).unwrap(), expected[..3]);
+        let dir = tempfile::tempdir().unwrap();
+        halfway.save(dir.path()).unwrap();
+        let weights = halfway.parameters().unwrap();
+        let states: Vec<String> = halfway.program().states().map(String::from).collect();
+        assert!(states.iter().all(|s| !s.contains("f16")), "{states:?}");
+        let zeros = Named::from_iter(weights.iter().map(|(n, t)| (n.clone(), Tensor::zeros(t.ty().clone()))));
+        for way in ["loaded", "written", "copied"] {
+            let other = session.trainer(&graph, &zeros, &options, &CompileOptions::default()).unwrap();
+            other.run_steps(&all[..3]).unwrap();
+            if way == "loaded" {
+                other.load(dir.path()).unwrap();
+            }
+            for state in states.iter().filter(|_| way != "loaded") {
+                let value = halfway.program().read_state(state).unwrap();
+                match way {
+                    "written" => other.program().write_state(state, &value).unwrap(),
+                    _ => other.program().copy_state(state, &session.upload(&value).unwrap()).unwrap(),
+                }
+            }
+            assert_eq!(other.run_steps(&all[3..]).unwrap(), expected[3..], "{optimiser}, {way}");
+        }
+        assert_eq!(bytes(&halfway.parameters().unwrap()), bytes(&weights));
     }
 }
 

@@ -18,6 +18,7 @@ type Done = Result<(), GradError>;
 
 const FUSED: &str = "a fused op has no gradient; differentiate the graph before it is fused";
 const SECOND: &str = "a gradient has no gradient of its own; differentiate once, from a loss of forward values";
+const MAGNITUDE: &str = "it is for looking at gradients; in a loss use absmax of each value";
 const OPTIMISER: &str = "an optimiser's step has no gradient; take the loss from values before it";
 
 /// Gives every input that is wanted its gradient.
@@ -69,6 +70,7 @@ pub(super) fn apply(c: &mut Local) -> Done {
         | Op::LinearStackParamGrad
         | Op::AttentionGrad(_) => Err(c.no_rule(SECOND)),
         Op::Adam(_) => Err(c.no_rule(OPTIMISER)),
+        Op::Magnitude => Err(c.no_rule(MAGNITUDE)),
         Op::Elementwise(_) | Op::FusedMatmul { .. } | Op::AddLayerNorm(_) => Err(c.no_rule(FUSED)),
     }
 }

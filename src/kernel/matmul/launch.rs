@@ -8,7 +8,7 @@ use crate::caps::DeviceCaps;
 use crate::graph::{Chain, DType};
 use crate::kernel::units::{Exponents, Units};
 use crate::kernel::view::{coalesce, window};
-use crate::kernel::{Config, Estimate, KernelError, KernelKey, Launch, View, choices};
+use crate::kernel::{Estimate, KernelError, KernelKey, Launch, View};
 
 /// That a product goes to matrix units.
 #[derive(Clone, Copy, Debug)]
@@ -104,19 +104,6 @@ impl Strides {
     }
 }
 
-/// The longest slice of K whose windows of A and B a binding covers; `None` where it covers all of both.
-fn longest_slice(a: &View, b: &View, dtype: DType, caps: &DeviceCaps) -> Option<usize> {
-    let (m, k, n) = (a.dims[0], a.dims[1], b.dims[1]);
-    // a window starts at an aligned offset and is rounded up to 16 bytes
-    let room = caps.max_binding_bytes.saturating_sub(caps.storage_align + 16) as usize / dtype.size();
-    let most = |outer: usize, stride: usize, along_k: usize| {
-        if along_k <= stride { k } else { room.saturating_sub((outer - 1) * stride + 1) / along_k + 1 }
-    };
-    let most = most(m, a.strides[0], a.strides[1]).min(most(n, b.strides[1], b.strides[0]));
-    let whole = if most < tile::SLICE_STEP { most } else { most / tile::SLICE_STEP * tile::SLICE_STEP };
-    (most < k).then_some(whole)
-}
-
 impl Matmul<'_> {
     /// The launches: one, or several where a window would exceed the device's binding limit. `KernelError::Layout`
     /// names an operand that must be made dense first.
@@ -129,38 +116,11 @@ impl Matmul<'_> {
 
     /// Whether matrix units make a product of (batch, M, K) and (batch, K, N), stored in this type, on a device: not where
     /// it is so small that most of a matrix would be empty, or no tile fits.
-    pub fn takes_units([m, n, k]: [usize; 3], dtype: DType, units: Units, sums: bool, caps: &DeviceCaps) -> bool {
+    pub fn takes_units([m, n, k]: [usize; 3], dtype: DType, units: Units, caps: &DeviceCaps) -> bool {
         // the sides that take the most memory
         let sides = [Side { along_k: true, vec: false }; 2];
-        let needs = Needs { sides, scaled: dtype == DType::F32, sums };
+        let needs = Needs { sides, scaled: dtype == DType::F32 };
         units_tile::tile([m, n, k, 1], needs, units, caps).is_some()
-    }
-
-    /// How long slices of K should be where a (M, K) · (K, N) is best cut: no binding covers all of an operand whose
-    /// rows follow each other along K, or the tiles are too few for the device's cores.
-    pub fn slice(a: &View, b: &View, dtype: DType, caps: &DeviceCaps) -> Option<usize> {
-        let (m, k, n) = (a.dims[0], a.dims[1], b.dims[1]);
-        let best = tile::slice(m, n, k, caps);
-        match longest_slice(a, b, dtype, caps) {
-            Some(most) => Some(best.map_or(most, |best| best.min(most))),
-            None => best,
-        }
-    }
-
-    /// What [`Matmul::slice`] decides, for a table of choices: `sums` says whether A's rows are summed too.
-    pub fn slice_problem(a: &View, b: &View, dtype: DType, sums: bool) -> choices::Problem {
-        let (m, k, n) = (a.dims[0], a.dims[1], b.dims[1]);
-        let along = |k_stride: usize, outer| if k_stride == 1 { "k" } else { outer };
-        let (a, b) = (along(a.strides[1], "m"), along(b.strides[0], "n"));
-        choices::Problem(format!("slices {dtype} {m}x{n}x{k} a:{a} b:{b}{}", if sums { " sums" } else { "" }))
-    }
-
-    /// The lengths of slices that a device can run, those that the model finds good first.
-    pub fn slices(a: &View, b: &View, dtype: DType, caps: &DeviceCaps) -> Vec<Config> {
-        let (m, k, n) = (a.dims[0], a.dims[1], b.dims[1]);
-        let most = longest_slice(a, b, dtype, caps);
-        let fits = |slice: &usize| most.is_none_or(|most| (1..=most).contains(slice));
-        tile::slices(m, n, k, caps).into_iter().filter(fits).map(Config::Slice).collect()
     }
 
     fn problem(&self) -> Problem {
@@ -312,7 +272,7 @@ impl Matmul<'_> {
         let (a_side, b_side) = self.sides(q, sums, caps)?;
         let extras = self.columns(q)?;
         let out_vec = c.n == 1 && c.fours(q.n, c.row());
-        let needs = Needs { sides: [a_side, b_side], scaled: self.dtype == DType::F32, sums };
+        let needs = Needs { sides: [a_side, b_side], scaled: self.dtype == DType::F32 };
         let on_units =
             self.units.and_then(|u| Some((u, units_tile::tile([m, q.n, q.k, batch], needs, u.units, caps)?)));
         let tile = match on_units {
@@ -354,7 +314,6 @@ impl Matmul<'_> {
         let m_or_k = |side: Side, outer: usize| if side.along_k { q.inner_bits() } else { outer };
         let eights = on_units.is_some()
             && self.dtype == DType::F16
-            && !sums
             && (a_side.vec && b_side.vec)
             && a.whole(8, m_or_k(a_side, m), if a_side.along_k { a.row() } else { a.k })
             && b.whole(8, m_or_k(b_side, q.n), if b_side.along_k { b.n } else { b.k });

@@ -2,9 +2,11 @@
 //! `matmul_units.wgsl` where matrix units make the product, or, on a CPU that acts as a GPU, `matmul_direct.wgsl`. Knows no
 //! other kernel.
 //!
-//! Here stands the key with its text; `launch` makes launches of a product, `tile` picks sizes.
+//! Here stands the key with its text; `launch` makes launches of a product, `tile` and `units_tile` pick sizes, `slices`
+//! cuts K.
 
 mod launch;
+mod slices;
 #[cfg(test)]
 mod tests;
 mod tile;
@@ -98,7 +100,7 @@ pub struct MatmulKey {
     pub sums: bool,
     /// The matrix units that make the product.
     pub units: Option<Units>,
-    /// A and B are stored in f16 and bound as arrays of eight numbers; on units only, and A's rows are not summed.
+    /// A and B are stored in f16 and bound as arrays of eight numbers; on units only.
     pub eights: bool,
 }
 
@@ -123,12 +125,12 @@ impl MatmulKey {
     /// The kernel as WGSL.
     pub fn source(&self, params: ParamSpace) -> String {
         let stored = |d: DType, vec: bool| super::chain_wgsl::vector(wgsl_type(d), if vec { 4 } else { 1 });
-        let side = |name: &str, s: Side| {
+        let side = |name: &str, s: Side, outer: usize| {
             let storage = if self.eights { "vec4<u32>".into() } else { stored(self.dtype, s.vec) };
             let pad = tile::padding(s.along_k, self.tile.k);
-            context! { name, along_k => s.along_k, vec => s.vec, storage, pad }
+            context! { name, along_k => s.along_k, vec => s.vec, storage, pad, period => self.period(outer) }
         };
-        let (a, b) = (side("a", self.a), side("b", self.b));
+        let (a, b) = (side("a", self.a, self.tile.m), side("b", self.b, self.tile.n));
         let rounds = match self.units {
             Some(_) => Vec::new(),
             None => self.rounds([(&a, "row0", "p.m"), (&b, "col0", "p.n")]),
@@ -155,6 +157,14 @@ impl MatmulKey {
                 stages => tile::stages(t), across => across(t.n / t.tn, t.m / t.tm),
             },
         )
+    }
+
+    /// After how many fetches an invocation on units is back at the same numbers of an operand's outer dimension, where the
+    /// operand lies along it.
+    fn period(&self, outer: usize) -> usize {
+        let width = outer / if self.eights { 8 } else { 4 };
+        let threads = self.workgroup_size() as usize;
+        (1..width).find(|fetches| (fetches * threads).is_multiple_of(width)).unwrap_or(width)
     }
 
     /// What an invocation fetches of a stage, for the template: in each round one block of four by four, of A or of B
@@ -286,7 +296,7 @@ impl MatmulKey {
             // random exponents would not be those of random operands
             return vec![Config::Tile(self.tile)];
         }
-        let needs = units_tile::Needs { sides: [self.a, self.b], scaled: false, sums: self.sums };
+        let needs = units_tile::Needs { sides: [self.a, self.b], scaled: false };
         units_tile::candidates([m, n, k, batch], needs, units, caps).into_iter().map(Config::Tile).collect()
     }
 
@@ -396,9 +406,8 @@ pub(super) fn catalogue() -> Vec<super::KernelKey> {
             }
             // each sees every fourth of the flags, for the time that it takes
             for (i, (units, tile)) in units_tile::all().into_iter().enumerate() {
-                let fits = !key.sums || units_tile::sums_rows(tile, units);
-                if fits && (flags + i) % 4 == 0 && !(units.split && key.dtype == DType::F16) {
-                    let eights = key.dtype == DType::F16 && vec && !key.sums;
+                if (flags + i) % 4 == 0 && !(units.split && key.dtype == DType::F16) {
+                    let eights = key.dtype == DType::F16 && vec;
                     let key = MatmulKey { tile, units: Some(units), eights, ..key.clone() };
                     keys.push(super::KernelKey::Matmul(key));
                 }

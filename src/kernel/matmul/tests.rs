@@ -1,9 +1,10 @@
 //! Launches of products: how results, sums and slices are covered, and when a product is sliced.
 
 use super::Matmul;
-use crate::caps::DeviceCaps;
+use crate::caps::{DeviceCaps, MatrixUnits};
 use crate::graph::{Chain, DType, Shape};
 use crate::kernel::tests::{check, small};
+use crate::kernel::units::Units;
 use crate::kernel::{Launch, View};
 
 /// (rows, columns) of a matrix, stored the other way if `turned`.
@@ -105,7 +106,7 @@ fn slices_of_a_product_cover_its_inner_dimension() {
 fn products_of_few_tiles_or_beyond_a_binding_are_sliced() {
     let large = DeviceCaps { max_binding_bytes: 1 << 31, workgroup_bytes: 48 << 10, max_invocations: 1024, ..small(0) };
     let slice = |m: usize, k: usize, n: usize, caps: &DeviceCaps| {
-        Matmul::slice(&matrix(m, k, true), &matrix(k, n, false), DType::F32, caps)
+        Matmul::slice(&matrix(m, k, true), &matrix(k, n, false), DType::F32, None, caps)
     };
     // weight gradients of 2048 rows: few tiles, as many as cores, many more
     for (m, n) in [(256, 256), (768, 768), (65, 768), (1, 10)] {
@@ -115,6 +116,18 @@ fn products_of_few_tiles_or_beyond_a_binding_are_sliced() {
     assert_eq!(slice(8192, 2048, 8192, &large), None);
     assert_eq!(slice(3072, 64, 768, &large), None);
     assert_eq!(slice(256, 2048, 256, &DeviceCaps { cpu: true, ..large.clone() }), None);
+    // on units, whose products take less time than the second launch unless nearly all cores are idle
+    let on_units = |m: usize, k: usize, n: usize, split: bool| {
+        let units = MatrixUnits::Device { side: 16, lanes: 32 };
+        let (a, b) = (matrix(m, k, true), matrix(k, n, false));
+        Matmul::slice(&a, &b, DType::F32, Some(Units { units, split }), &large)
+    };
+    for split in [false, true] {
+        assert_eq!(on_units(3072, 2048, 768, split), None);
+        assert_eq!(on_units(768, 2048, 3072, split), None);
+        let slice = on_units(256, 2048, 256, split).unwrap_or_else(|| panic!("{split}: whole"));
+        assert!((128..=1024).contains(&slice) && slice % 32 == 0, "{split}: {slice}");
+    }
     // rows of 2 KiB, of which a binding of 64 KiB less alignment covers 31
     let few = DeviceCaps { cpu: true, ..small(64 << 10) };
     assert_eq!(slice(8, 100, 512, &few), Some(31));

@@ -1,16 +1,15 @@
-//! In: sizes of a product and a device's limits; out: the tile of a workgroup, and how long slices of K should be. Knows
-//! no operand.
+//! In: sizes of a product and a device's limits; out: the tile of a workgroup. Knows no operand.
 
 use super::Tile;
 use crate::caps::DeviceCaps;
 
 /// Multiply-adds of a product from which on a CPU's largest share of an invocation gains more than it takes to compile.
-const MUCH: usize = 1 << 25;
+const MUCH: usize = 1 << 24;
 
 /// Rows are uniform over a workgroup of eight invocations; fewer where M or N are small. A load costs such a CPU far
 /// more than a multiply-add, so an invocation's share is as large as its registers and its stack in cache allow. In a
-/// product of little work it is half of that: as fast where few rows or columns are left over, and Mesa compiles it three
-/// times as fast, for what it keeps alive.
+/// product of little work it is half of that: a quarter slower at most, and Mesa compiles it three times as fast, for what
+/// it keeps alive.
 pub(super) fn direct_tile(m: usize, n: usize, k: usize, batch: usize) -> Tile {
     let tm = match m {
         1 => 1,
@@ -154,63 +153,9 @@ fn direct_candidates(m: usize, n: usize, k: usize, batch: usize) -> Vec<Tile> {
     std::iter::once(own).chain(others.map(tile)).collect()
 }
 
-/// Slices are multiples of the deepest stage.
-pub(super) const SLICE_STEP: usize = 32;
-
-/// The shortest slice: its sums are written and read once more, which many slices of little work do not pay for.
-const LEAST_SLICE: usize = 128;
-
-/// The most slices: one invocation adds up all of an element's.
-const MOST_SLICES: usize = 64;
-
-/// Bytes of all slices' sums. They stay in a large device's cache, and memory plans count them.
-const MOST_SUMS: usize = 64 << 20;
-
-/// What a second launch costs, in multiply-adds of one core: 2 µs at the full rate.
-const LAUNCH: f64 = 3e5;
-
-/// What a byte of sums costs, written or read, in multiply-adds of one core: memory at 3 TB/s.
-const BYTE: f64 = 0.05;
-
-/// How long slices of K should be, where few tiles leave cores idle for so long that adding slices up afterwards costs
-/// less.
-pub(super) fn slice(m: usize, n: usize, k: usize, caps: &DeviceCaps) -> Option<usize> {
-    if caps.cpu {
-        return None;
-    }
-    let whole = best(m, n, k, 1, false, caps)?.0 * k as f64;
-    let (time, slice) = sliced(m, n, k, caps).min_by(|a, b| a.0.total_cmp(&b.0))?;
-    // what is saved must be worth the memory
-    (time < 0.85 * whole).then_some(slice)
-}
-
-/// The predicted time of slices with their sums, and their length.
-fn sliced(m: usize, n: usize, k: usize, caps: &DeviceCaps) -> impl Iterator<Item = (f64, usize)> {
-    let most = (MOST_SUMS as u64).min(caps.max_binding_bytes) as usize;
-    (2..=MOST_SLICES.min(k / LEAST_SLICE)).filter_map(move |slices| {
-        let slice = k.div_ceil(slices).next_multiple_of(SLICE_STEP);
-        let slices = k.div_ceil(slice);
-        let sums = slices * m * n * 4;
-        let step = best(m, n, slice, slices, false, caps)?.0;
-        (slices > 1 && sums <= most).then_some((step * slice as f64 + LAUNCH + BYTE * 2.0 * sums as f64, slice))
-    })
-}
-
-/// Lengths of slices, each once, that of the least predicted time first; 0 is K as a whole.
-pub(super) fn slices(m: usize, n: usize, k: usize, caps: &DeviceCaps) -> Vec<usize> {
-    if caps.cpu {
-        return vec![0];
-    }
-    let whole = best(m, n, k, 1, false, caps).map(|(step, _)| (step * k as f64, 0));
-    let mut all: Vec<(f64, usize)> = whole.into_iter().chain(sliced(m, n, k, caps)).collect();
-    all.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let mut lengths: Vec<usize> = Vec::new();
-    for (_, slice) in all {
-        if !lengths.contains(&slice) {
-            lengths.push(slice);
-        }
-    }
-    lengths
+/// The predicted time of a product in multiply-adds of one core at the full rate.
+pub(super) fn time(m: usize, n: usize, k: usize, batch: usize, caps: &DeviceCaps) -> Option<f64> {
+    best(m, n, k, batch, false, caps).map(|(step, _)| step * k as f64)
 }
 
 /// Every tile, for tests.

@@ -43,6 +43,7 @@ fn number(op: &Op) -> usize {
         Op::Compare(_) => 29,
         Op::Recompute(_) => 30,
         Op::LinearStack(_) => 31,
+        Op::Magnitude => 32,
         // those of training stand in training.rs
         Op::Dropout(_)
         | Op::CrossEntropy(_)
@@ -137,6 +138,8 @@ fn every_op_gives_its_known_value() {
     check(reduce(Reduction::Sum, &[], false), &[pair], &[&[1.0, 3.0]]);
     check(reduce(Reduction::AbsMax, &[1], false), &[(F32, &[2, 2], &[1.0, -3.0, 0.5, 0.25])], &[&[3.0, 0.5]]);
     check(reduce(Reduction::AbsMax, &[0], false), &[(F32, &[2], &[-INF, NAN])], &[&[NAN]]);
+    check(Op::Magnitude, &[six, (F16, &[2], &[-8.0, 7.5]), (F32, &[0], &[])], &[&[8.0]]);
+    check(Op::Magnitude, &[(F32, &[2], &[-INF, NAN]), six], &[&[NAN]]);
     check(Op::Arg(Extreme::Max, 1), &[(F32, &[2, 3], &[1.0, 5.0, 5.0, INF, NAN, NAN])], &[&[1.0, 1.0]]);
     check(Op::Arg(Extreme::Max, 0), &[six], &[&[1.0, 1.0, 1.0]]);
     check(Op::Reshape([3, 2].into()), &[six], &[six_values()]);

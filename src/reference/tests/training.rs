@@ -35,7 +35,7 @@ fn cross_entropy(axis: usize, ignore_index: Option<i32>, label_smoothing: f32) -
 
 fn adam(beta2: f32, weight_decay: f32, decoupled: bool) -> Op {
     let (beta1, beta2, eps) = (0.9.into(), beta2.into(), 1e-8.into());
-    Op::Adam(AdamAttrs { beta1, beta2, eps, weight_decay: weight_decay.into(), decoupled })
+    Op::Adam(AdamAttrs { beta1, beta2, eps, weight_decay: weight_decay.into(), decoupled, narrow: false })
 }
 
 #[test]
