@@ -1,5 +1,5 @@
 {% from "shared/units.wgsl" import enable, array, put, read, zero, load, store, times, meet, put_halves %}
-{% from "shared/attend_units.wgsl" import hold, fetch, largest_of, stage, within, column, multiply, sum_up, each_row, mine, across, most, functions %}
+{% from "shared/attend_units.wgsl" import hold, fetch, largest_of, stage, within, column, own_scale, own_matrices, multiply, sum_up, give, each_row, mine, across, most, functions %}
 {% if keys %}
 // dv = (w · z)ᵀ dout and dk = scale · gᵀ q, with w = e^(q kᵀ · scale + mask - log-sum-exp) the weights, z what dropout
 {% else %}
@@ -44,9 +44,8 @@ enable f16;
 {% set at_product = pair_columns // 4 + 2 %}
 {% set at_weight = pair_columns // 4 + 2 %}
 {% set fours = pair_columns // 4 // sharers %}
-{# lanes that share one of the own rows, and vec4s of a matrix that are a lane's #}
+{# lanes that share one of the own rows #}
 {% set own_sharers = u.lanes // rows if rows < u.lanes else 1 %}
-{% set few = u.side // 4 // own_sharers %}
 {% set tile_rows = rows if rows > pair_rows else pair_rows %}
 {% set results = [["dv", 1], ["dk", 0]] if keys else [["dq", 0]] %}
 const LOG2_E: f32 = 1.44269504;
@@ -69,6 +68,8 @@ var<workgroup> queries: array<vec4<f32>, {{ queries }}>;
 var<workgroup> key_factors: array<vec4<f32>, {{ key_count // 4 }}>;
 var<workgroup> value_factors: array<vec4<f32>, {{ key_count // 4 }}>;
 {% else %}
+// one more than the first row of the last block that has a row with an infinity or a NaN, and of the last one that has it in
+// this place
 var<workgroup> odd: atomic<u32>;
 var<workgroup> broken: array<atomic<u32>, {{ block }}>;
 {% endif %}
@@ -155,24 +156,15 @@ fn main(
 {% endif %}
     // the workgroup's own rows
 {% if s.scaled %}
-    var scale_0 = array<f32, {{ rows * own_sharers // u.lanes }}>();
-    var scale_1 = array<f32, {{ rows * own_sharers // u.lanes }}>();
-{{ each_row(rows, u) }}
-        var largest_0 = 0u;
-        var largest_1 = 0u;
-        if own + row < {{ own_rows }} {
-            for (var c = {{ mine(0, rows, u) }}; c < {{ columns }}u; c += {{ own_sharers }}u) {
 {% for name in ours %}
-                largest_{{ loop.index0 }} = max(largest_{{ loop.index0 }}, magnitude(read_{{ name }}(at_{{ name }} + (own + row) * p.{{ name }}_row, c * 4u)));
+    var {{ name }}_scale: array<f32, {{ rows * own_sharers // u.lanes }}>;
 {% endfor %}
-            }
-        }
-{{ across("largest_0", "max", rows, u) }}
-{{ across("largest_1", "max", rows, u) }}
-        scale_0[r] = row_scale(largest_0);
-        scale_1[r] = row_scale(largest_1);
+{{ each_row(rows, u) }}
+{% for name in ours %}
+{{ own_scale(name, rows, own_rows, s, u) }}
+{% endfor %}
         if {{ "l % " ~ own_sharers ~ "u == 0u" if own_sharers > 1 else "true" }} {
-{{ note(keys, "sub * " ~ rows ~ "u + row", "largest_0", "largest_1", "own + row") }}
+{{ note(keys, "sub * " ~ rows ~ "u + row", "largest_" ~ ours[0], "largest_" ~ ours[1], "own + row") }}
         }
     }
 {% elif not keys %}
@@ -181,31 +173,12 @@ fn main(
         pairs[r] = bitcast<vec2<f32>>(stats[p.stats_offset + b * p.stats_batch + 2u + h * p.sq + min(own + row, p.sq - 1u)]);
     }
 {% endif %}
-{% for c in range(parts) %}
 {% for name in ours %}
-{% set which = loop.index0 %}
-{{ each_row(rows, u) }}
-{% for four in range(few) %}
-        {
-            let column = {{ mine(four, rows, u) }};
-            var value = vec4<f32>(0.0);
-            if own + row < {{ own_rows }}{{ " && column < " ~ (columns - c * u.side // 4) ~ "u" if columns < (c + 1) * u.side // 4 }} {
-                value = {% if s.scaled %}scaled({% endif %}read_{{ name }}(at_{{ name }} + (own + row) * p.{{ name }}_row, {{ c * u.side }}u + column * 4u){% if s.scaled %}, scale_{{ which }}[r]){% endif %};
-            }
-{{ put_halves("weights", "at_weights + row * " ~ at_weight ~ "u + column", "value", u) }}
-        }
+{{ own_matrices(name, rows, own_rows, "B" if keys else "A", at_weight, s, u) }}
 {% endfor %}
-    }
-    {{ meet(u) }}
-{% for t in range(tiles) %}
-{% for half in u.halves %}
-    {{ load(name ~ t ~ "_" ~ c ~ "_" ~ half, "B" if keys else "A", "weights_" ~ half, "at_weights + " ~ t * u.side * at_weight ~ "u", at_weight ~ "u", not keys, u) }}
-{% endfor %}
-{% endfor %}
-    {{ meet(u) }}
-{% endfor %}
-{% for t in range(tiles) %}
 {% for name, _ in results %}
+{% for c in range(parts) %}
+{% for t in range(tiles) %}
     var {{ name }}{{ t }}_{{ c }} = {{ zero(u) }};
 {% endfor %}
 {% endfor %}
@@ -419,28 +392,7 @@ fn main(
 {% else %}
     let undo_{{ name }} = {{ "p.keep / 4096.0" if dropout else "1.0 / 4096.0" }};
 {% endif %}
-{% for c in range(parts) %}
-{% for t in range(tiles) %}
-    {{ times(name ~ t ~ "_" ~ c, "undo_" ~ name, u) }}
-    {{ store(name ~ t ~ "_" ~ c, "scores", "at_scores + " ~ t * u.side * at_product ~ "u", at_product ~ "u", u) }}
-{% endfor %}
-    {{ meet(u) }}
-{{ each_row(rows, u) }}
-        if own + row < {{ own_rows }} {
-{% set to = "dv" if name == "dv" else "o" %}
-            let at_o = p.{{ to }}_offset + b * p.{{ to }}_batch + (own + row) * p.{{ to }}_row + h * p.{{ to }}_head;
-{% for four in range(few) %}
-            {
-                let column = {{ mine(four, rows, u) }};
-                {% if columns < (c + 1) * u.side // 4 %}if column < {{ columns - c * u.side // 4 }}u {% endif %}{
-                    write_{{ name }}(at_o, {{ c * u.side }}u + column * 4u, {{ read("scores", "f32", "at_scores + row * " ~ at_product ~ "u + column", u) }});
-                }
-            }
-{% endfor %}
-        }
-    }
-    {{ meet(u) }}
-{% endfor %}
+{{ give(name, rows, own_rows, "dv" if name == "dv" else "o", "undo_" ~ name, at_product, s, u) }}
 {% endfor %}
     }
 }

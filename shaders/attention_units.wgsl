@@ -1,5 +1,5 @@
 {% from "shared/units.wgsl" import enable, array, put, read, zero, load, load_sum, store, meet, put_halves %}
-{% from "shared/attend_units.wgsl" import hold, fetch, largest_of, stage, within, column, multiply, sum_up, each_row, mine, across, some, most, functions %}
+{% from "shared/attend_units.wgsl" import hold, fetch, largest_of, stage, within, column, own_scale, own_matrices, multiply, sum_up, give, each_row, mine, across, some, most, functions %}
 // out = softmax(q kᵀ · scale + mask) v, without the scores in memory (Dao et al., arXiv 2205.14135; running maximum
 // by Milakov and Gimelshein, arXiv 1805.02867), on units that multiply f16 matrices.
 //
@@ -25,10 +25,11 @@ enable f16;
 {% if s.scaled %}
 {% include "shared/halves.wgsl" %}
 
-// The exponent to scale a row of this largest magnitude by: the usual one where the row loses nothing by it.
+// The exponent to scale a row of this largest magnitude by: the usual one where the row loses nothing by it; 0, which
+// none is, for one that is broken.
 fn near(magnitude: u32, usual: u32) -> u32 {
-    let own = exponent(magnitude);
-    return select(own, usual, !broken(magnitude) && (magnitude == 0u || (own <= usual && own + 11u >= usual)));
+    let own = select(exponent(magnitude), 0u, broken(magnitude));
+    return select(own, usual, magnitude == 0u || (own <= usual && own + 11u >= usual));
 }
 {% endif %}
 {{ functions(s) }}
@@ -57,14 +58,14 @@ const ROOM: f32 = 7.0;
 {{ array("weights_" ~ half, "f16", subs * rows * at_weight, u) }}
 {% endfor %}
 {{ array("scores", "f32", subs * rows * at_score, u) }}
-// one more than the first key of the last block of which a row is {{ "scaled on its own" if s.scaled else "broken" }}
+// one more than the first key of the last block that has a row {{ "of another scale than the usual" if s.scaled else "with an infinity or a NaN" }}
 var<workgroup> odd: atomic<u32>;
 {% if s.scaled %}
 // what undoes the scale of each key, and how much larger, as a logarithm to base 2, that of each value is than the usual
 var<workgroup> key_factors: array<vec4<f32>, {{ block // 4 }}>;
 var<workgroup> value_shifts: array<vec4<f32>, {{ block // 4 }}>;
 {% else %}
-// the same for each row
+// and of the last block that has it in this place
 var<workgroup> broken: array<atomic<u32>, {{ block }}>;
 {% endif %}
 
@@ -150,7 +151,7 @@ fn main(
     // whether the subgroup goes by the scale of each row, and the maximum that the sum is relative to then
     var apart = false;
     var top: array<f32, {{ own }}>;
-    var query_scale: array<f32, {{ own }}>;
+    var q_scale: array<f32, {{ own }}>;
 {% else %}
     for (var i = lane; i < {{ block }}u; i += {{ threads }}u) {
         atomicStore(&broken[i], 0u);
@@ -172,41 +173,19 @@ fn main(
             let i = min(own + row, p.sq - 1u);
             query_factor[r] = p.scale * LOG2_E;
 {% if s.scaled %}
-            var query = 0u;
-            for (var c = {{ mine(0, rows, u) }}; c < {{ columns }}u; c += {{ sharers }}u) {
-                query = max(query, magnitude(read_q(at_q + i * p.q_row, c * 4u)));
-            }
-{{ across("query", "max", rows, u) }}
-            query_scale[r] = row_scale(query);
-            query_factor[r] *= row_factor(query);
+{{ own_scale("q", rows, "p.sq", s, u) }}
+            query_factor[r] *= row_factor(largest_q);
             top[r] = FLOOR;
 {% endif %}
             ends[r] = end_of_keys(i, valid);
             sum[r] = 0.0;
             level[r] = FLOOR;
         }
+{{ own_matrices("q", rows, "p.sq", "A", at_weight, s, u) }}
 {% for c in range(parts) %}
-{{ each_row(rows, u) }}
-            let i = min(own + row, p.sq - 1u);
-{% for four in range(few) %}
-            {
-                let column = {{ mine(four, rows, u) }};
-                var four = vec4<f32>(0.0);
-                if column + {{ c * u.side // 4 }}u < {{ columns }}u {
-                    four = read_q(at_q + i * p.q_row, (column + {{ c * u.side // 4 }}u) * 4u);
-                }
-{{ put_halves("weights", "at_weights + row * " ~ at_weight ~ "u + column", "scaled(four, query_scale[r])" if s.scaled else "four", u) }}
-            }
-{% endfor %}
-        }
-    {{ meet(u) }}
 {% for t in range(tiles) %}
-{% for half in u.halves %}
-    {{ load("q" ~ t ~ "_" ~ c ~ "_" ~ half, "A", "weights_" ~ half, "at_weights + " ~ t * u.side * at_weight ~ "u", at_weight ~ "u", true, u) }}
+    var out{{ t }}_{{ c }} = {{ zero(u) }};
 {% endfor %}
-    var o{{ t }}_{{ c }} = {{ zero(u) }};
-{% endfor %}
-    {{ meet(u) }}
 {% endfor %}
 {{ hold(["k", "v"], s) }}
 {% set index = "u32(clamp(from_key + i32($r), 0, last - 1))" %}
@@ -325,7 +304,7 @@ fn main(
                 for (var scale = {{ some("begun", u) }}; scale; scale = false) {
 {% for c in range(parts) %}
 {% for t in range(tiles) %}
-                    {{ store("o" ~ t ~ "_" ~ c, "scores", "at_scores + " ~ t * u.side * at_score ~ "u", at_score ~ "u", u) }}
+                    {{ store("out" ~ t ~ "_" ~ c, "scores", "at_scores + " ~ t * u.side * at_score ~ "u", at_score ~ "u", u) }}
 {% endfor %}
                     {{ meet(u) }}
 {{ each_row(rows, u) }}
@@ -336,7 +315,7 @@ fn main(
                     }
                     {{ meet(u) }}
 {% for t in range(tiles) %}
-                    {{ load_sum("o" ~ t ~ "_" ~ c, "scores", "at_scores + " ~ t * u.side * at_score ~ "u", at_score ~ "u", u) }}
+                    {{ load_sum("out" ~ t ~ "_" ~ c, "scores", "at_scores + " ~ t * u.side * at_score ~ "u", at_score ~ "u", u) }}
 {% endfor %}
                     {{ meet(u) }}
 {% endfor %}
@@ -365,14 +344,14 @@ fn main(
 {% endfor %}
 {% endfor %}
 {% endfor %}
-{{ sum_up("o", "w", "v", tiles, runs, s, u) }}
+{{ sum_up("out", "w", "v", tiles, runs, s, u) }}
         }
         workgroupBarrier();
     }
     var mean: array<f32, {{ own }}>;
 {{ each_row(rows, u) }}
 {% if s.scaled %}
-            // sums that go by their own maximum are whole in each lane but for its share of keys
+            // what the sum is relative to
             top[r] = select(level[r], top[r], apart);
 {% endif %}
             var whole = sum[r];
@@ -388,25 +367,6 @@ fn main(
             }
 {% endif %}
         }
-{% for c in range(parts) %}
-{% for t in range(tiles) %}
-    {{ store("o" ~ t ~ "_" ~ c, "scores", "at_scores + " ~ t * u.side * at_score ~ "u", at_score ~ "u", u) }}
-{% endfor %}
-    {{ meet(u) }}
-{{ each_row(rows, u) }}
-            if own + row < p.sq {
-                let at_o = p.o_offset + b * p.o_batch + (own + row) * p.o_row + h * p.o_head;
-{% for four in range(few) %}
-                {
-                    let column = {{ mine(four, rows, u) }};
-                    if column + {{ c * u.side // 4 }}u < {{ columns }}u {
-                        write_out(at_o, (column + {{ c * u.side // 4 }}u) * 4u, {{ read("scores", "f32", "at_scores + row * " ~ at_score ~ "u + column", u) }} * mean[r]);
-                    }
-                }
-{% endfor %}
-            }
-        }
-    {{ meet(u) }}
-{% endfor %}
+{{ give("out", rows, "p.sq", "o", "mean[r]", at_score, s, u) }}
     }
 }

@@ -1,4 +1,4 @@
-{% from "shared/units.wgsl" import put, zero, load, multiply_add, fold, product %}
+{% from "shared/units.wgsl" import put, read, zero, load, fold, store, meet, put_halves, product %}
 {#
 What attention_units.wgsl and attention_grad_units.wgsl share: how a workgroup stages rows of the other side, two operands
 at once, and how lanes share rows of a subgroup.
@@ -175,5 +175,64 @@ matrices {{ weights }}{tile}_{run}_{half}, rows in the arrays {{ name }}_{half},
 {% endfor %}
             }
 {% endfor %}
+{% endfor %}
+{% endmacro %}
+
+{# declares of each of the lane's own rows of an operand the bits of its largest magnitude, `largest`, and its scale, in
+{{ name }}_scale, in an `each_row`; `end` is how many rows there are #}
+{% macro own_scale(name, rows, end, s, u) %}
+            var largest_{{ name }} = 0u;
+            for (var c = {{ mine(0, rows, u) }}; c < {{ s.columns }}u; c += {{ u.lanes // rows if rows < u.lanes else 1 }}u) {
+                largest_{{ name }} = max(largest_{{ name }}, magnitude(read_{{ name }}(at_{{ name }} + min(own + row, {{ end }} - 1u) * p.{{ name }}_row, c * 4u)));
+            }
+{{ across("largest_" ~ name, "max", rows, u) }}
+            {{ name }}_scale[r] = row_scale(largest_{{ name }});
+{% endmacro %}
+
+{# declares the matrices {{ name }}{tile}_{part}_{half} of the subgroup's own rows, which go through `weights`, whose rows
+are {{ at_weight }} vec4s apart; rows past the end repeat the last one #}
+{% macro own_matrices(name, rows, end, role, at_weight, s, u) %}
+{% for c in range(s.width // u.side) %}
+{{ each_row(rows, u) }}
+            let i = min(own + row, {{ end }} - 1u);
+{% for four in range(u.side * rows // 4 // u.lanes if rows < u.lanes else u.side // 4) %}
+            {
+                let column = {{ c * u.side // 4 }}u + {{ mine(four, rows, u) }};
+                let four = {{ "select(vec4<f32>(0.0), " if s.columns * 4 != s.width }}read_{{ name }}(at_{{ name }} + i * p.{{ name }}_row, column * 4u){{ ", column < " ~ s.columns ~ "u)" if s.columns * 4 != s.width }};
+{{ put_halves("weights", "at_weights + row * " ~ at_weight ~ "u + column - " ~ c * u.side // 4 ~ "u", "scaled(four, " ~ name ~ "_scale[r])" if s.scaled else "four", u) }}
+            }
+{% endfor %}
+        }
+    {{ meet(u) }}
+{% for t in range(rows // u.side) %}
+{% for half in u.halves %}
+    {{ load(name ~ t ~ "_" ~ c ~ "_" ~ half, role, "weights_" ~ half, "at_weights + " ~ t * u.side * at_weight ~ "u", at_weight ~ "u", role == "A", u) }}
+{% endfor %}
+{% endfor %}
+    {{ meet(u) }}
+{% endfor %}
+{% endmacro %}
+
+{# writes the matrices {{ result }}{tile}_{part} times a factor of each of the lane's rows, by way of `scores` #}
+{% macro give(result, rows, end, to, factor, at_score, s, u) %}
+{% for c in range(s.width // u.side) %}
+{% for t in range(rows // u.side) %}
+    {{ store(result ~ t ~ "_" ~ c, "scores", "at_scores + " ~ t * u.side * at_score ~ "u", at_score ~ "u", u) }}
+{% endfor %}
+    {{ meet(u) }}
+{{ each_row(rows, u) }}
+            if own + row < {{ end }} {
+                let at_o = p.{{ to }}_offset + b * p.{{ to }}_batch + (own + row) * p.{{ to }}_row + h * p.{{ to }}_head;
+{% for four in range(u.side * rows // 4 // u.lanes if rows < u.lanes else u.side // 4) %}
+                {
+                    let column = {{ mine(four, rows, u) }};
+                    if column + {{ c * u.side // 4 }}u < {{ s.columns }}u {
+                        write_{{ result }}(at_o, (column + {{ c * u.side // 4 }}u) * 4u, {{ read("scores", "f32", "at_scores + row * " ~ at_score ~ "u + column", u) }} * {{ factor }});
+                    }
+                }
+{% endfor %}
+            }
+        }
+    {{ meet(u) }}
 {% endfor %}
 {% endmacro %}
