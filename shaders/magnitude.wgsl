@@ -1,6 +1,6 @@
-// y[g] = the largest magnitude of what workgroup g reads of {{ count }} dense tensor{{ "s" if count > 1 }}; any NaN gives NaN.
+// y[g] = the largest magnitude of what workgroup g reads of {{ count }} dense tensors; any NaN gives NaN.
 //
-// Each workgroup goes through all tensors: its invocations take four neighbours each, then those a whole grid further on.
+// Each workgroup goes through all tensors: its invocations take four neighbours each, then those a whole grid further.
 // Magnitudes are compared as integers, which order them as numbers do and put NaN above all.
 {% if f16 %}
 enable f16;

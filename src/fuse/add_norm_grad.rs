@@ -1,10 +1,12 @@
-//! In: sums of a norm's gradient and another; out: one op that gives the sum. Knows nothing of where gradients come from.
+//! In: sums of a norm's gradient and another; out: one op that gives the sum. Knows nothing of where gradients come
+//! from.
 
 use super::FuseLimits;
 use crate::graph::{Binary, Graph, GraphError, NodeId, Op, Report, Rewriter, ValueId};
 use std::collections::BTreeMap;
 
-/// Lets the gradient of a norm's rows that only an add reads add the other summand, which a residual around the norm gives.
+/// Lets the gradient of a norm's rows that only an add reads add the other summand, which a residual around the norm
+/// gives.
 pub(super) fn add_norm_grad(graph: &Graph, limits: &FuseLimits, report: &mut Report) -> Result<Graph, GraphError> {
     let uses = graph.use_counts();
     let mut fusions: BTreeMap<NodeId, (NodeId, ValueId)> = BTreeMap::new();

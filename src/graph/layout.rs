@@ -77,8 +77,8 @@ impl ParamLayout {
         packed
     }
 
-    /// Adds a storage that is a copy of another in another type, under that one's name and the type's. It is filled from
-    /// the same parameters, and whatever sets the one's value sets its own.
+    /// Adds a storage that is a copy of another in another type, under that one's name and the type's. It is filled
+    /// from the same parameters, and whatever sets the one's value sets its own.
     pub fn copy(&mut self, id: StorageId, dtype: DType) -> StorageId {
         let of = self.get(id).clone();
         self.push(Storage { name: format!("{}.{dtype}", of.name), dtype, copy_of: Some(id), ..of })

@@ -255,7 +255,8 @@ pub enum Op {
     Concat(usize),
     /// Stretched to a shape as NumPy broadcasts.
     Broadcast(Shape),
-    /// Floats of any types and shapes → the largest magnitude of all their elements, f32 (); NaN if any is NaN, 0 of none.
+    /// Floats of any types and shapes → the largest magnitude of all their elements, f32 (); NaN if any is NaN, 0 of
+    /// none.
     Magnitude,
     /// Converted to another type; to Bool: not zero.
     Cast(DType),
@@ -281,8 +282,8 @@ pub enum Op {
     LayerNormGrad,
     /// Gradient of [`Op::LayerNorm`]'s parameters: x (…, E), mean (…), rstd (…), dy (…, E) → dγ (E), dβ (E).
     LayerNormParamGrad,
-    /// Gradient of [`Op::RmsNorm`]: x (…, E), γ (E), rstd (…), dy (…, E) → dx; with one more input of x's type, the sum of
-    /// that and of dx as it is stored.
+    /// Gradient of [`Op::RmsNorm`]: x (…, E), γ (E), rstd (…), dy (…, E) → dx; with one more input of x's type, the
+    /// sum of that and of dx as it is stored.
     RmsNormGrad,
     /// Gradient of [`Op::RmsNorm`]'s parameter: x (…, E), rstd (…), dy (…, E) → dγ (E).
     RmsNormParamGrad,

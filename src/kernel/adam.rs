@@ -72,8 +72,8 @@ impl AdamKey {
     }
 }
 
-/// One step over so many weights, with so many scalars. Operands: w, m, v, gradient, scalars, then the new w, m and v, or
-/// `in_place` the new w in f16 if the attributes ask for it. Of weights that are not in place a launch of its own makes
+/// One step over so many weights, with so many scalars. Operands: w, m, v, gradient, scalars, then the new w, m and v,
+/// or `in_place` the new w in f16 if the attributes ask for it. Of weights that are not in place a launch of its own makes
 /// that: they would take nine buffers.
 pub fn launches(
     attrs: &AdamAttrs,

@@ -1,5 +1,5 @@
-//! In: the types and sizes of dense tensors; out: launches of magnitude.wgsl that find the largest magnitude of all their
-//! elements, as many tensors in each as a device binds. Knows no other kernel.
+//! In: the types and sizes of dense tensors; out: launches of magnitude.wgsl that find the largest magnitude of all
+//! their elements, as many tensors in each as a device binds. Knows no other kernel.
 
 use super::split::{self, Rows};
 use super::{Access, Estimate, KernelError, KernelKey, Launch, Operand, ParamSpace, template, wgsl_type};
@@ -51,8 +51,8 @@ struct Piece {
     elements: usize,
 }
 
-/// The largest magnitude of all elements of tensors of these types and sizes, of which one at least has elements. Operands:
-/// the tensors, the result, then workspaces in F32, of which the number of elements of each comes second.
+/// The largest magnitude of all elements of tensors of these types and sizes, of which one at least has elements.
+/// Operands: the tensors, the result, then workspaces in F32, of which the number of elements of each comes second.
 pub fn launches(
     tensors: &[(DType, usize)],
     caps: &DeviceCaps,

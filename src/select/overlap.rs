@@ -38,7 +38,8 @@ const LITTLE: Estimate = Estimate { flops: 1e7, bytes: 1e6 };
 const LEAST: usize = 8;
 
 /// Brings launches together that may run side by side and marks all but the first of such a group: those of much work, a
-/// few at a time, and at the end those of little work that nothing waits for, such as an optimiser's steps of vectors.
+/// few at a time, many of one node, such as those that look at all gradients, and at the end those of little work that
+/// nothing waits for, such as an optimiser's steps of vectors.
 pub fn overlap(selected: Selected, which: Overlap) -> Selected {
     if which == Overlap::Never {
         return selected;
@@ -56,6 +57,10 @@ pub fn overlap(selected: Selected, which: Overlap) -> Selected {
         let may_have_others = is_long(&first);
         let mut before = vec![Touched::by(&first)];
         steps.push(first);
+        let of_node = of_one_node(&steps[begin], &rest);
+        if of_node + 1 >= least {
+            steps.extend(rest.drain(..of_node));
+        }
         let mut at = 0;
         while may_have_others && at < rest.len().min(REACH) && steps.len() - begin < MOST {
             let touched = Touched::by(&rest[at]);
@@ -74,6 +79,19 @@ pub fn overlap(selected: Selected, which: Overlap) -> Selected {
     steps.extend(last);
     steps.iter_mut().skip(begin + 1).for_each(|s| s.beside = true);
     Selected { steps, ..selected }
+}
+
+/// How many of the launches that follow one are of its node and apart from each other.
+fn of_one_node(first: &Step, rest: &VecDeque<Step>) -> usize {
+    let mut before = vec![Touched::by(first)];
+    for next in rest.iter().take_while(|next| next.node == first.node) {
+        let touched = Touched::by(next);
+        if !before.iter().all(|b| b.is_apart(&touched)) {
+            break;
+        }
+        before.push(touched);
+    }
+    before.len() - 1
 }
 
 /// Parts steps into those that keep their places and those of little work, each apart from all that come after it; all
@@ -145,7 +163,7 @@ mod tests {
     use crate::kernel::{Launch, View};
     use crate::select::{TensorKind, TensorSpec};
 
-    /// A product that reads two tensors and writes a third.
+    /// A product that reads two tensors and writes a third, which numbers its node.
     fn step(name: &str, [a, b, c]: [usize; 3], flops: f64) -> Step {
         let view = View::dense(&[4, 4].into());
         let caps = crate::caps::DeviceCaps::PORTABLE;
@@ -164,7 +182,7 @@ mod tests {
         };
         let launch = product.launches(&caps).unwrap().remove(0);
         let launch = Launch { estimate: Estimate { flops, bytes: 0.0 }, ..launch.map(|o| TensorId([a, b, c][o])) };
-        Step { node: NodeId(0), name: name.into(), launch, in_place: None, beside: false }
+        Step { node: NodeId(c), name: name.into(), launch, in_place: None, beside: false }
     }
 
     fn selected(steps: Vec<Step>) -> Selected {
@@ -204,6 +222,17 @@ mod tests {
         let mut over = reads_old(5);
         over[2].in_place = Some(TensorId(3));
         assert_eq!(names(&overlap(selected(over), Overlap::Long)), ["a", "reads 3", "writes"]);
+    }
+
+    #[test]
+    fn many_launches_of_one_node_run_beside_each_other() {
+        let of = |node: usize, name: &str, operands| Step { node: NodeId(20 + node), ..step(name, operands, 1e3) };
+        let looks = |count: usize| (0..count).map(|i| of(1, &format!("{i}"), [0, 1, 4 + i])).collect::<Vec<_>>();
+        let last = [of(1, "all", [4, 5, 3]), of(2, "use", [3, 3, 2])];
+        let many = overlap(selected([&looks(8)[..], &last].concat()), Overlap::Long);
+        assert_eq!(names(&many), ["0", "+1", "+2", "+3", "+4", "+5", "+6", "+7", "all", "use"]);
+        let few = overlap(selected([&looks(7)[..], &last].concat()), Overlap::Long);
+        assert!(few.steps.iter().all(|s| !s.beside));
     }
 
     #[test]

@@ -12,8 +12,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 impl Selector<'_> {
-    /// The tensor of an input or a parameter that stays on the device. A copy of another parameter is no state by itself to
-    /// anyone else: who sets that one sets the copy.
+    /// The tensor of an input or a parameter that stays on the device. A copy of another parameter is no state by itself
+    /// to anyone else: who sets that one sets the copy.
     pub(super) fn state(&mut self, id: NodeId) -> Done<TensorId> {
         let node = self.graph.node(id);
         let ty = node.outputs[0].clone();

@@ -16,7 +16,8 @@ struct Logits {
 }
 
 impl Selector<'_> {
-    /// Weights and moments that are states, or rows of them, are stepped where they lie, and the weights in f16 made beside.
+    /// Weights and moments that are states, or rows of them, are stepped where they lie, and the weights in f16 made
+    /// beside.
     pub(super) fn adam(&mut self, id: NodeId, attrs: &AdamAttrs) -> Done {
         let node = self.graph.node(id);
         let in_place = (0..3).all(|i| self.takes_state(id, i, node.inputs[i]));

@@ -124,8 +124,8 @@ impl Compiled {
     }
 }
 
-/// Launches that run side by side keep more alive at once: where that takes over a two-hundredth more memory, each waits
-/// for the one before.
+/// Launches that run side by side keep more alive at once: where that takes over a two-hundredth more memory, each
+/// waits for the one before.
 fn planned(selected: Selected, which: Overlap, alias: bool) -> (Selected, MemoryPlan) {
     let one_by_one = plan(&selected, alias);
     if which == Overlap::Never {

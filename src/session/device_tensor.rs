@@ -48,8 +48,8 @@ impl Session {
 impl Program {
     /// Sets a state to a tensor that is on the device, ahead of the next run: as [`Program::write_state`], but nothing
     /// crosses to the device. A state that updates itself is an input that stays there; copied so, several take turns, and
-    /// an output that one program kept becomes the input of another. A parameter of which a training in f16 keeps a copy
-    /// goes through the host.
+    /// an output that one program kept becomes the input of another. A parameter of which a training in f16 keeps a
+    /// copy goes through the host.
     ///
     /// # Errors
     /// If there is no such state, its type differs or the tensor is on another device; if the device fails.

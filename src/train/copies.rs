@@ -5,8 +5,8 @@ use super::trained::Trained;
 use crate::graph::{DType, Graph, GraphError, NodeId, Op, Rewriter, StorageId};
 use std::collections::BTreeMap;
 
-/// Gives each trained storage that is read in f16 alone a copy, and lets whatever reads the weight cast read that. Returns
-/// the copy of each storage that has one; the storage's own node stays, read by nothing.
+/// Gives each trained storage that is read in f16 alone a copy, and lets whatever reads the weight cast read that.
+/// Returns the copy of each storage that has one; the storage's own node stays, read by nothing.
 pub(super) fn narrow_copies(
     graph: &Graph,
     trained: &[Trained],

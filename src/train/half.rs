@@ -84,8 +84,8 @@ impl Casts<'_> {
         self.r.new.ty(value).dtype
     }
 
-    /// The wider type if values differ. A weight, a look at one and a constant that f16 holds take whatever type the others
-    /// have.
+    /// The wider type if values differ. A weight, a look at one and a constant that f16 holds take whatever type the
+    /// others have.
     fn widest(&self, values: &[ValueId]) -> Option<DType> {
         let fixed = values.iter().filter(|v| is_float(self.ty(**v)) && !self.fits_f16(**v) && !self.is_weight(**v));
         let mut types: Vec<DType> = fixed.map(|v| self.ty(*v)).collect();

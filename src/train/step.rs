@@ -318,8 +318,8 @@ struct Update<'a> {
 }
 
 impl Update<'_> {
-    /// Appends the update of a storage, its moments and its copy in f16 if it has one, piece by piece where its rows differ
-    /// or its gradient is made so. Returns the gradient of the bias that such pieces give.
+    /// Appends the update of a storage, its moments and its copy in f16 if it has one, piece by piece where its rows
+    /// differ or its gradient is made so. Returns the gradient of the bias that such pieces give.
     fn append(
         &self,
         g: &mut Graph,

@@ -198,8 +198,8 @@ fn f16_trains_as_on_the_reference_where_the_adapter_has_it() {
     }
 }
 
-/// In f16 the forward pass reads copies of the weights. Whoever sets a weight sets its copy: a trainer whose weights are
-/// set in any way goes on to the bit as one that was made with them.
+/// In f16 the forward pass reads copies of the weights. Whoever sets a weight sets its copy: a trainer whose weights
+/// are set in any way goes on to the bit as one that was made with them.
 #[test]
 fn weights_that_are_set_leave_no_stale_copy_in_f16() {
     let Some(session) = session().filter(|s| s.caps().f16) else { return println!("skipped: no f16") };
