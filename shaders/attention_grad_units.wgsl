@@ -1,5 +1,5 @@
-{% from "shared/units.wgsl" import enable, array, put, read, zero, load, store, times, meet, put_halves %}
-{% from "shared/attend_units.wgsl" import hold, fetch, largest_of, stage, within, column, own_scale, own_matrices, multiply, sum_up, give, each_row, mine, across, most, functions %}
+{% from "shared/units.wgsl" import enable, array, read, zero, load, store, times, meet, put_halves %}
+{% from "shared/attend_units.wgsl" import hold, fetch, largest_of, stage, within, column, own_scale, own_matrices, multiply, sum_up, give, each_row, mine, most, functions %}
 {% if keys %}
 // dv = (w · z)ᵀ dout and dk = scale · gᵀ q, with w = e^(q kᵀ · scale + mask - log-sum-exp) the weights, z what dropout
 {% else %}
@@ -59,15 +59,17 @@ const LOG2_E: f32 = 1.44269504;
 {{ array("scores", "f32", subs * tile_rows * at_product, u) }}
 {% set queries = block if keys else subs * rows %}
 {% set key_count = subs * rows if keys else block %}
-{% if keys or s.scaled %}
+{% if s.scaled %}
 // of each query: what undoes the scale of q, times that of scores, and of dout, log-sum-exp and delta
 var<workgroup> queries: array<vec4<f32>, {{ queries }}>;
-{% endif %}
-{% if s.scaled %}
 // what undoes the scale of each key and value
 var<workgroup> key_factors: array<vec4<f32>, {{ key_count // 4 }}>;
 var<workgroup> value_factors: array<vec4<f32>, {{ key_count // 4 }}>;
 {% else %}
+{% if keys %}
+// log-sum-exp and delta of each query
+var<workgroup> pairs: array<vec2<f32>, {{ queries }}>;
+{% endif %}
 // one more than the first row of the last block that has a row with an infinity or a NaN, and of the last one that has it in
 // this place
 var<workgroup> odd: atomic<u32>;
@@ -80,8 +82,7 @@ var<workgroup> broken: array<atomic<u32>, {{ block }}>;
                     key_factors[({{ at }}) / 4u][({{ at }}) % 4u] = row_factor({{ first }});
                     value_factors[({{ at }}) / 4u][({{ at }}) % 4u] = row_factor({{ second }});
 {% else %}
-                    let pair = bitcast<vec2<f32>>(stats[p.stats_offset + b * p.stats_batch + 2u + h * p.sq + min({{ query }}, p.sq - 1u)]);
-                    queries[{{ at }}] = vec4<f32>(row_factor({{ first }}) * p.scale, row_factor({{ second }}), pair);
+                    queries[{{ at }}] = vec4<f32>(row_factor({{ first }}) * p.scale, row_factor({{ second }}), pair_of(b, h, {{ query }}));
 {% endif %}
 {% endmacro %}
 {% macro stage_block() %}
@@ -170,7 +171,7 @@ fn main(
 {% elif not keys %}
     var pairs: array<vec2<f32>, {{ own }}>;
 {{ each_row(pair_rows, u) }}
-        pairs[r] = bitcast<vec2<f32>>(stats[p.stats_offset + b * p.stats_batch + 2u + h * p.sq + min(own + row, p.sq - 1u)]);
+        pairs[r] = pair_of(b, h, own + row);
     }
 {% endif %}
 {% for name in ours %}
@@ -199,16 +200,15 @@ fn main(
     }
 {% endif %}
     for (var at_block = start; at_block < end; at_block += {{ block }}u) {
+{% if keys and not s.scaled %}
+        for (var i = lane; i < {{ block }}u; i += {{ threads }}u) {
+            pairs[i] = pair_of(b, h, at_block + i);
+        }
+{% endif %}
 {% if ahead %}
         {
             let id = lane;
 {{ stage_block() }}
-{% if keys and not s.scaled %}
-            if lane < {{ block }}u {
-                let pair = bitcast<vec2<f32>>(stats[p.stats_offset + b * p.stats_batch + 2u + h * p.sq + min(at_block + lane, p.sq - 1u)]);
-                queries[lane] = vec4<f32>(pair, 0.0, 0.0);
-            }
-{% endif %}
         }
         workgroupBarrier();
         // a branch: without, compilers move reads to where they are needed
@@ -223,12 +223,6 @@ fn main(
 {{ fetch(theirs, index, s) }}
 {{ stage_block() }}
         }
-{% if keys and not s.scaled %}
-        for (var i = lane; i < {{ block }}u; i += {{ threads }}u) {
-            let pair = bitcast<vec2<f32>>(stats[p.stats_offset + b * p.stats_batch + 2u + h * p.sq + min(at_block + i, p.sq - 1u)]);
-            queries[i] = vec4<f32>(pair, 0.0, 0.0);
-        }
-{% endif %}
         workgroupBarrier();
 {% endif %}
 {% if not s.scaled %}
@@ -277,15 +271,11 @@ fn main(
 {{ each_row(pair_rows, u) }}
 {% if s.scaled %}
                 let query = queries[at_queries + row];
+{% else %}
+                let query = vec4<f32>(0.0, 0.0, pairs[{{ "t + row" if keys else "r" }}]);
+{% endif %}
                 let lse = query.z;
                 let delta = query.w;
-{% elif keys %}
-                let lse = queries[at_queries + row].x;
-                let delta = queries[at_queries + row].y;
-{% else %}
-                let lse = pairs[r].x;
-                let delta = pairs[r].y;
-{% endif %}
 {% for i in range(fours) %}
                 {
                     let e = r * {{ fours }}u + {{ i }}u;

@@ -64,6 +64,11 @@ fn stream_of(b: u32, h: u32) -> vec4<u32> {
 }
 {% endif %}
 
+// (log-sum-exp, sum of dout · out) of a query; past the end those of the last one.
+fn pair_of(b: u32, h: u32, i: u32) -> vec2<f32> {
+    return bitcast<vec2<f32>>(stats[p.stats_offset + b * p.stats_batch + 2u + h * p.sq + min(i, p.sq - 1u)]);
+}
+
 // What the gradient needs of a query.
 struct Query {
     end: i32, // one past the last key that it sees
@@ -77,7 +82,7 @@ struct Query {
 fn query_of(b: u32, h: u32, row: u32, valid: i32) -> Query {
     let i = min(row, p.sq - 1u);
     let end = select(0, end_of_keys(i, valid), row < p.sq);
-    let pair = bitcast<vec2<f32>>(stats[p.stats_offset + b * p.stats_batch + 2u + h * p.sq + i]);
+    let pair = pair_of(b, h, i);
     let at_m = {% if mask %}p.m_offset + b * p.m_batch + i * p.m_row + h * p.m_head{% else %}0u{% endif %};
     let at_w = {{ "weights_of(b, i)" if dropout else "0u" }};
     return Query(end, pair.x, pair.y, at_m, at_w);

@@ -26,15 +26,19 @@ block's.
 {% endfor %}
 {% endmacro %}
 
+{# a group of columns, and what is read there: zeros in those that only fill a matrix #}
+{% macro real(column, s) %}{{ "min(" ~ column ~ ", " ~ (s.columns - 1) ~ "u)" if s.columns * 4 != s.width else column }}{% endmacro %}
+{% macro filled(four, column, zeros, s) %}{{ "select(" ~ zeros ~ ", " ~ four ~ ", " ~ column ~ " < " ~ s.columns ~ "u)" if s.columns * 4 != s.width else four }}{% endmacro %}
+
 {# reads it; `index` is the row of the operands that $r of the block is #}
 {% macro fetch(names, index, s) %}
 {% for c in range(s.held) %}
             {
-                let c = {{ column(c, s) }};
+                let c = {{ real(column(c, s), s) }};
                 let i = {{ index | replace("$r", row(c, s)) }};
 {% for name in names %}
 {% set four = name ~ "[at_" ~ name ~ " + i * p." ~ name ~ "_row + c]" if s.words else "read_" ~ name ~ "(at_" ~ name ~ " + i * p." ~ name ~ "_row, c * 4u)" %}
-                {{ name }}_{{ c }} = {{ "select(" ~ kind(s) ~ "(), " ~ four ~ ", c < " ~ s.columns ~ "u)" if s.columns * 4 != s.width else four }};
+                {{ name }}_{{ c }} = {{ filled(four, column(c, s), kind(s) ~ "()", s) }};
 {% endfor %}
             }
 {% endfor %}
@@ -198,7 +202,7 @@ are {{ at_weight }} vec4s apart; rows past the end repeat the last one #}
 {% for four in range(u.side * rows // 4 // u.lanes if rows < u.lanes else u.side // 4) %}
             {
                 let column = {{ c * u.side // 4 }}u + {{ mine(four, rows, u) }};
-                let four = {{ "select(vec4<f32>(0.0), " if s.columns * 4 != s.width }}read_{{ name }}(at_{{ name }} + i * p.{{ name }}_row, column * 4u){{ ", column < " ~ s.columns ~ "u)" if s.columns * 4 != s.width }};
+                let four = {{ filled("read_" ~ name ~ "(at_" ~ name ~ " + i * p." ~ name ~ "_row, " ~ real("column", s) ~ " * 4u)", "column", "vec4<f32>()", s) }};
 {{ put_halves("weights", "at_weights + row * " ~ at_weight ~ "u + column - " ~ c * u.side // 4 ~ "u", "scaled(four, " ~ name ~ "_scale[r])" if s.scaled else "four", u) }}
             }
 {% endfor %}

@@ -120,7 +120,11 @@ impl Shares {
         let (pair_rows, pair_columns) = if keys { (step, rows) } else { (rows, step) };
         let (queries, keys_held) = if keys { (block, self.own()) } else { (self.own(), block) };
         let pairs = self.form.subs * rows.max(pair_rows) * self.row(pair_columns);
-        let of_queries = if keys || self.scaled { 16 * queries } else { 0 };
+        let of_queries = match (self.scaled, keys) {
+            (true, _) => 16 * queries,
+            (false, true) => 8 * queries,
+            (false, false) => 0,
+        };
         let of_keys = if self.scaled { 8 * keys_held } else { self.noted() };
         self.staged(columns) + pairs + of_queries + of_keys
     }
