@@ -7,6 +7,7 @@ use crate::table::{CLASSES, Row, Table, fastest};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::path::Path;
 
@@ -20,8 +21,10 @@ struct Bar {
 }
 
 const WIDTH: i32 = 1040;
-/// Where labels end and bars begin.
+/// Where labels end and bars begin, unless a label is longer.
 const LABELS: i32 = 290;
+/// About how wide a letter of a label is.
+const LETTER: i32 = 7;
 /// Room beside a bar for its number.
 const NUMBERS: i32 = 74;
 const BAR: i32 = 18;
@@ -78,9 +81,11 @@ pub fn draw(path: &Path, table: &Table, model: Model) -> Result<bool, String> {
     let of_model: Vec<&Row> = table.rows.iter().filter(|r| r.cell.model == model).collect();
     let has = |weights| of_model.iter().any(|r| r.cell.weights == weights && r.measured().is_some());
     let weights = if has(Weights::He) { Weights::He } else { Weights::Default };
+    let measured = of_model.iter().filter(|r| r.measured().is_some());
+    let runs: BTreeSet<&str> = measured.map(|r| r.measurement.run.as_str()).collect();
     let of_phase = |phase| -> Vec<Bar> {
         let rows = of_model.iter().copied().filter(|r| r.cell.weights == weights && r.cell.phase == phase);
-        bars(&rows.collect::<Vec<_>>(), table.runs.len())
+        bars(&rows.collect::<Vec<_>>(), runs.len())
     };
     let phases = [("Inference", of_phase(Phase::Infer)), ("Training", of_phase(Phase::Train))];
     let phases: Vec<_> = phases.into_iter().filter(|(_, bars)| !bars.is_empty()).collect();
@@ -90,35 +95,43 @@ pub fn draw(path: &Path, table: &Table, model: Model) -> Result<bool, String> {
     let height = HEAD + phases.iter().map(|(_, b)| GROUP_HEAD + STEP * b.len() as i32).sum::<i32>() + 20;
     let scaled = of_model.iter().any(|r| r.cell.scale == Scale::Small);
     let title = format!("{model}{} on {}", if scaled { ", scaled down," } else { "" }, table.adapter);
-    let root = SVGBackend::new(path, (WIDTH as u32, height as u32)).into_drawing_area();
-    paint(&root, &title, &phases).map_err(|e| format!("{}: {e}", path.display()))?;
+    let letters = phases.iter().flat_map(|(_, bars)| bars).map(|b| b.label.chars().count()).max().unwrap_or(0);
+    let labels = LABELS.max(LETTER * letters as i32 + 30);
+    let width = WIDTH + labels - LABELS;
+    let root = SVGBackend::new(path, (width as u32, height as u32)).into_drawing_area();
+    paint(&root, [width, labels], &title, &phases).map_err(|e| format!("{}: {e}", path.display()))?;
     Ok(true)
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-fn paint(root: &Area, title: &str, phases: &[(&str, Vec<Bar>)]) -> Result<(), Box<dyn std::error::Error>> {
+fn paint(
+    root: &Area,
+    [width, labels]: [i32; 2],
+    title: &str,
+    phases: &[(&str, Vec<Bar>)],
+) -> Result<(), Box<dyn std::error::Error>> {
     root.fill(&WHITE)?;
     text(root, title, (20, 30), 21, INK, HPos::Left)?;
-    text(root, "in f32 where nothing else is said", (WIDTH - 20, 32), 13, FAINT, HPos::Right)?;
+    text(root, "in f32 where nothing else is said", (width - 20, 32), 13, FAINT, HPos::Right)?;
     let mut y = HEAD;
-    let column = (WIDTH - LABELS - 40) / 2;
+    let column = (width - labels - 40) / 2;
     for (name, bars) in phases {
         text(root, name, (20, y + 14), 16, INK, HPos::Left)?;
-        text(root, "samples/s, more is better", (LABELS, y + 15), 13, FAINT, HPos::Left)?;
-        let second = LABELS + column + 20;
+        text(root, "samples/s, more is better", (labels, y + 15), 13, FAINT, HPos::Left)?;
+        let second = labels + column + 20;
         text(root, "peak memory in MiB, less is better", (second, y + 15), 13, FAINT, HPos::Left)?;
         y += 34;
         let foot = y + STEP * bars.len() as i32 - (STEP - BAR) / 2;
-        for x in [LABELS, second] {
+        for x in [labels, second] {
             root.draw(&PathElement::new(vec![(x, y - 4), (x, foot)], LINE.stroke_width(1)))?;
         }
         let most = |of: Figure| bars.iter().filter_map(of).fold(f64::MIN_POSITIVE, f64::max);
-        let columns: [(i32, Figure); 2] = [(LABELS, |b| Some(b.samples_per_s)), (second, |b| b.mib)];
+        let columns: [(i32, Figure); 2] = [(labels, |b| Some(b.samples_per_s)), (second, |b| b.mib)];
         for (i, bar) in bars.iter().enumerate() {
             let top = y + STEP * i as i32;
             let middle = top + BAR / 2;
-            text(root, &bar.label, (LABELS - 10, middle), 13, INK, HPos::Right)?;
+            text(root, &bar.label, (labels - 10, middle), 13, INK, HPos::Right)?;
             for (x, of) in columns {
                 let Some(value) = of(bar) else {
                     text(root, "not measured", (x + 6, middle), 12, FAINT, HPos::Left)?;
