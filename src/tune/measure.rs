@@ -14,6 +14,7 @@ use crate::record::{BufferId, lower};
 use half::f16;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use std::collections::VecDeque;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -43,6 +44,15 @@ const MUCH: f64 = 1.5;
 fn spread(cpu: bool) -> u64 {
     if cpu { 16 << 20 } else { 160 << 20 }
 }
+
+/// How long a device is kept busy ahead of the first round: while candidates are compiled it idles, and a GPU's clock, which
+/// falls then, takes so long to rise again that candidates of one round would not be timed alike.
+fn warm_up(cpu: bool) -> Duration {
+    if cpu { Duration::ZERO } else { Duration::from_millis(300) }
+}
+
+/// Runs in flight meanwhile.
+const IN_FLIGHT: usize = 4;
 
 /// Times candidates, the first of which is the model's choice and must run.
 pub(super) fn measure(device: &Device, candidates: Vec<Candidate>, deadline: Instant) -> Result<Outcome, GpuError> {
@@ -99,6 +109,7 @@ pub(super) fn measure(device: &Device, candidates: Vec<Candidate>, deadline: Ins
             None => running.push(next),
         }
     }
+    running[0].keep_busy(warm_up(device.caps.cpu))?;
     for round in 0..ROUNDS {
         for candidate in &mut running {
             candidate.sample(copies, candidate_launches(&own.work, &others, candidate.config))?;
@@ -162,6 +173,23 @@ impl Running {
         let mut samples = self.samples.clone();
         samples.sort();
         (self.config, samples.get(samples.len() / 2).copied().unwrap_or(Duration::MAX))
+    }
+
+    /// Runs for so long without a pause, and once at least.
+    fn keep_busy(&self, long: Duration) -> Result<(), GpuError> {
+        let begin = Instant::now();
+        let mut flying = VecDeque::new();
+        loop {
+            flying.push_back(self.executable.submit(&[Vec::new()], Submission::default())?);
+            if begin.elapsed() >= long {
+                return flying.into_iter().try_for_each(|run| run.wait().map(drop));
+            }
+            if flying.len() > IN_FLIGHT
+                && let Some(oldest) = flying.pop_front()
+            {
+                oldest.wait()?;
+            }
+        }
     }
 
     /// Runs once and notes the time of each copy: by timestamps, or that of all of them by the clock.
