@@ -36,7 +36,7 @@ pub struct Answer {
     pub default: Config,
     /// What is the fastest.
     pub best: Config,
-    /// Median times of the candidates, the model's choice first; of an answer that was kept those of both choices alone.
+    /// Least times of the candidates, the model's choice first; of an answer that was kept those of both choices alone.
     pub times: Vec<(Config, Duration)>,
     /// Candidates that were left out, and why.
     pub dropped: Vec<(Config, String)>,
