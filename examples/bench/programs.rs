@@ -36,11 +36,10 @@ pub struct Adapter {
 /// The best adapter, all, those whose names contain a text, or the one that has it as its PCI address. Those that cannot be
 /// told from one before them are passed over, as one card is that two APIs show.
 pub fn choose(found: &[AdapterInfo], wanted: &str) -> Vec<Adapter> {
-    let text = wanted.to_lowercase();
     let chosen = found.iter().enumerate().filter(|(i, a)| match wanted {
         "best" => *i == 0,
         "all" => true,
-        _ => a.name.to_lowercase().contains(&text) || a.pci.as_ref() == Some(&text),
+        _ => a.is_named(wanted),
     });
     let hidden = |(i, a): &(usize, &AdapterInfo)| {
         found[..*i].iter().any(|b| b.name == a.name && (a.pci.is_none() || a.pci == b.pci))

@@ -29,6 +29,14 @@ pub struct AdapterInfo {
     pub pci: Option<String>,
 }
 
+impl AdapterInfo {
+    /// Whether its name contains a text, whatever its case, or the text is its PCI address.
+    pub fn is_named(&self, text: &str) -> bool {
+        let text = text.to_lowercase();
+        self.name.to_lowercase().contains(&text) || self.pci.as_ref() == Some(&text)
+    }
+}
+
 /// `llvmpipe (LLVM 15.0.6, 256 bits) [CPU, Vulkan, llvmpipe Mesa 22.3.6]`.
 impl fmt::Display for AdapterInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -91,11 +99,7 @@ pub(super) async fn choose(choice: &AdapterChoice) -> Result<(wgpu::Adapter, Ada
     let found: Vec<AdapterInfo> = adapters.iter().map(|a| describe(&a.get_info())).collect();
     let (wanted, index) = match choice {
         AdapterChoice::Best => (None, (!found.is_empty()).then_some(0)),
-        AdapterChoice::Named(name) => {
-            let wanted = name.to_lowercase();
-            let matches = |a: &AdapterInfo| a.name.to_lowercase().contains(&wanted) || a.pci.as_ref() == Some(&wanted);
-            (Some(name.clone()), found.iter().position(matches))
-        }
+        AdapterChoice::Named(name) => (Some(name.clone()), found.iter().position(|a| a.is_named(name))),
     };
     let Some(index) = index else { return Err(GpuError::NoAdapter { wanted, found }) };
     let info = found[index].clone();

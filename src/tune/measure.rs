@@ -85,14 +85,14 @@ pub(super) fn measure(device: &Device, candidates: Vec<Candidate>, deadline: Ins
         }),
     };
     let made = at_once(&others, make);
-    let mut running = vec![Running { config: own.config, executable: base, samples: Vec::new() }];
+    let mut running = vec![Running { config: own.config, executable: base, least: Duration::MAX }];
     let results = own.work.results.len();
     let expected = running[0].results(&shared[..results])?;
     let tolerance: Vec<f64> = shared[..results].iter().map(|s| tolerance(s.dtype, own.work.terms())).collect();
     for (candidate, made) in others.iter().zip(made) {
         let config = candidate.config;
         let next = match made {
-            Ok(executable) => Running { config, executable, samples: Vec::new() },
+            Ok(executable) => Running { config, executable, least: Duration::MAX },
             Err(error @ (GpuError::Lost { .. } | GpuError::Refused { .. })) => return Err(error),
             Err(error) => {
                 let words = error.to_string();
@@ -114,10 +114,10 @@ pub(super) fn measure(device: &Device, candidates: Vec<Candidate>, deadline: Ins
         for candidate in &mut running {
             candidate.sample(copies, candidate_launches(&own.work, &others, candidate.config))?;
         }
-        let best = running.iter().map(Running::least).min().unwrap_or_default();
+        let best = running.iter().map(|r| r.least).min().unwrap_or_default();
         if round + 1 == FIRST_ROUNDS {
             let own = running[0].config;
-            let slow = |r: &Running| r.config != own && r.least().as_secs_f64() > MUCH * best.as_secs_f64();
+            let slow = |r: &Running| r.config != own && r.least.as_secs_f64() > MUCH * best.as_secs_f64();
             outcome.times.extend(running.iter().filter(|r| slow(r)).map(Running::time));
             running.retain(|r| !slow(r));
         }
@@ -160,17 +160,13 @@ fn at_once<T: Sync, U: Send>(all: &[T], f: impl Fn(&T) -> U + Sync) -> Vec<U> {
 struct Running {
     config: Config,
     executable: Executable,
-    samples: Vec<Duration>,
+    /// The least of its times: what else a machine does only ever adds to them.
+    least: Duration,
 }
 
 impl Running {
-    fn least(&self) -> Duration {
-        self.samples.iter().min().copied().unwrap_or(Duration::MAX)
-    }
-
-    /// The least of its times: what else a machine does only ever adds to them.
     fn time(&self) -> (Config, Duration) {
-        (self.config, self.least())
+        (self.config, self.least)
     }
 
     /// Runs for so long without a pause, and once at least.
@@ -204,10 +200,9 @@ impl Running {
             true => None,
             false => finished.times.chunks(launches.max(1)).map(of_copy).collect(),
         };
-        match stamped.filter(|all| all.iter().any(|d| !d.is_zero())) {
-            Some(stamped) => self.samples.extend(stamped),
-            None => self.samples.push(wall),
-        }
+        let stamped = stamped.filter(|all| all.iter().any(|d| !d.is_zero()));
+        let least = stamped.and_then(|all| all.into_iter().min()).unwrap_or(wall);
+        self.least = self.least.min(least);
         Ok(())
     }
 
