@@ -1,4 +1,4 @@
-{% from "shared/units.wgsl" import put, read, zero, load, fold, store, meet, put_halves, product %}
+{% from "shared/units.wgsl" import put, read, zero, load, fold, store, meet, put_halves, product, multiply_add %}
 {#
 What attention_units.wgsl and attention_grad_units.wgsl share: how a workgroup stages rows of the other side, two operands
 at once, and how lanes share rows of a subgroup.
@@ -157,11 +157,15 @@ matrices {{ weights }}{tile}_{run}_{half}, rows in the arrays {{ name }}_{half},
 {% endmacro %}
 
 {# declares products of own rows, in matrices {{ own }}{tile}_{part}_{half}, with such of the block from t on, as
-{{ sum }}{row}_{column}: own rows are the rows of products, or, where `theirs_left`, the columns #}
+{{ sum }}{row}_{column}: own rows are the rows of products, or, where `theirs_left`, the columns. Each kind of parts has a
+sum of its own, since products of one sum wait for each other #}
 {% macro multiply(sum, own, name, tiles, runs, theirs_left, s, u) %}
+{% set kinds = [["lo", "hi"], ["hi", "lo"], ["hi", "hi"]] if u.halves | length == 2 else [["hi", "hi"]] %}
 {% for i in range(runs if theirs_left else tiles) %}
 {% for j in range(tiles if theirs_left else runs) %}
-            var {{ sum }}{{ i }}_{{ j }} = {{ zero(u) }};
+{% for kind in kinds %}
+            var {{ sum }}{{ i }}_{{ j }}{{ "_" ~ kind | join if not loop.last }} = {{ zero(u) }};
+{% endfor %}
 {% endfor %}
 {% endfor %}
 {% for c in range(s.width // u.side) %}
@@ -171,15 +175,27 @@ matrices {{ weights }}{tile}_{run}_{half}, rows in the arrays {{ name }}_{half},
                 {{ load("x_" ~ half, "A" if theirs_left else "B", name ~ "_" ~ half, "(t + " ~ run * u.side ~ "u) * " ~ (s.width // 4 + 2) ~ "u + " ~ c * u.side // 4 ~ "u", (s.width // 4 + 2) ~ "u", theirs_left, u) }}
 {% endfor %}
 {% for t in range(tiles) %}
+{% for kind in kinds %}
+{% set to = sum ~ (run ~ "_" ~ t if theirs_left else t ~ "_" ~ run) ~ ("_" ~ kind | join if not loop.last else "") %}
 {% if theirs_left %}
-{{ product(sum ~ run ~ "_" ~ t, "x", own ~ t ~ "_" ~ c, u) }}
+{{ multiply_add(to, "x_" ~ kind[0], own ~ t ~ "_" ~ c ~ "_" ~ kind[1], u) }}
 {% else %}
-{{ product(sum ~ t ~ "_" ~ run, own ~ t ~ "_" ~ c, "x", u) }}
+{{ multiply_add(to, own ~ t ~ "_" ~ c ~ "_" ~ kind[0], "x_" ~ kind[1], u) }}
 {% endif %}
+{% endfor %}
 {% endfor %}
             }
 {% endfor %}
 {% endfor %}
+{% if kinds | length > 1 %}
+{% for i in range(runs if theirs_left else tiles) %}
+{% for j in range(tiles if theirs_left else runs) %}
+{% set of = sum ~ i ~ "_" ~ j %}
+            {{ fold(of ~ "_lohi", of ~ "_hilo", u) }}
+            {{ fold(of, of ~ "_lohi", u) }}
+{% endfor %}
+{% endfor %}
+{% endif %}
 {% endmacro %}
 
 {# declares of each of the lane's own rows of an operand the bits of its largest magnitude, `largest`, and its scale, in
