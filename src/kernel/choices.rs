@@ -72,6 +72,25 @@ impl fmt::Display for Config {
     }
 }
 
+/// What suits an operand of a kernel: the numbers that candidates are timed on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Numbers {
+    /// Of this type: floats between this and its negative, or any words.
+    Any(DType, f32),
+    /// Biased exponents of the largest of such floats, up to 1.
+    Exponents,
+}
+
+impl Numbers {
+    /// Their stored type.
+    pub fn dtype(self) -> DType {
+        match self {
+            Numbers::Any(dtype, _) => dtype,
+            Numbers::Exponents => DType::U32,
+        }
+    }
+}
+
 /// What was found to be the fastest. Empty, the kernels' models decide.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choices(BTreeMap<Problem, Config>);
@@ -156,18 +175,18 @@ impl<T> Launch<T> {
 }
 
 impl KernelKey {
-    /// The stored type of each binding, in the order of [`KernelKey::bindings`], and the size of numbers that suit it, of
-    /// kernels that have a choice and of those that go with them; a mask of words counts as U32, whatever is in them.
-    pub fn operand_types(&self) -> Option<Vec<(DType, f32)>> {
+    /// What suits each binding, in the order of [`KernelKey::bindings`], of kernels that have a choice and of those that go
+    /// with them; a mask of words counts as U32, whatever is in them.
+    pub fn operand_numbers(&self) -> Option<Vec<Numbers>> {
         let types = match self {
-            KernelKey::Matmul(key) => key.operand_types(),
+            KernelKey::Matmul(key) => return Some(key.operand_numbers()),
             KernelKey::SumParts(key) => [DType::F32, key.to].repeat(1 + usize::from(key.second)),
             KernelKey::Attention(key) => key.operand_types(),
             KernelKey::AttentionGrad(key) => key.operand_types(),
-            KernelKey::LinearStack(key) => return Some(key.operand_types()),
+            KernelKey::LinearStack(key) => return Some(key.operand_numbers()),
             _ => return None,
         };
-        Some(types.into_iter().map(|dtype| (dtype, 1.0)).collect())
+        Some(types.into_iter().map(|dtype| Numbers::Any(dtype, 1.0)).collect())
     }
 }
 
@@ -179,9 +198,9 @@ mod tests {
     use crate::kernel::attention::Attention;
     use crate::kernel::attention_grad::{AttentionGrad, Side};
     use crate::kernel::linear_stack::{Forward, Weights};
-    use crate::kernel::matmul::Matmul;
+    use crate::kernel::matmul::{Matmul, OnUnits};
     use crate::kernel::tests::check;
-    use crate::kernel::units::Units;
+    use crate::kernel::units::{Exponents, Units};
     use crate::kernel::{KernelError, View};
 
     fn dense(dims: &[usize]) -> View {
@@ -223,8 +242,28 @@ mod tests {
             all.extend(grad.launches(side, caps)?);
         }
         if !caps.cpu {
-            let (dtype, x, w) = (DType::F32, &dense(&[300, 64]), &dense(&[5, 64, 64]));
+            // on units, with exponents of f32 operands
             let units = Units { units: MatrixUnits::Device { side: 16, lanes: 32 }, split: true };
+            let exponents = |rows| Exponents { view: dense(&[rows]), parts: 1, part: rows };
+            let (of_a, of_b, epilogue) = (exponents(96), exponents(200), &identity);
+            let on_units = OnUnits { units, exponents: Some([&of_a, &of_b]) };
+            let (dtype, extras) = (DType::F32, &[][..]);
+            let (a, b, c) = (&a, &b, &c);
+            let product = Matmul {
+                dtype,
+                out: dtype,
+                a,
+                b,
+                c,
+                epilogue,
+                extras,
+                in_place: None,
+                slice: None,
+                sums: None,
+                units: Some(on_units),
+            };
+            all.extend(product.launches(caps)?);
+            let (dtype, x, w) = (DType::F32, &dense(&[300, 64]), &dense(&[5, 64, 64]));
             for w in [Weights::Dense(w), Weights::Packed(5, units)] {
                 let stack = Forward { activation: Activation::Relu, dtype, rows: 300, x, w, b: None, keep: true };
                 all.extend(stack.launches(caps)?);
@@ -243,8 +282,8 @@ mod tests {
                 let own = launch.config().unwrap();
                 assert_eq!(configs[0], own, "the model's choice comes first: {launch:?}");
                 assert!(configs.len() > 1, "{launch:?}");
-                let types = launch.key.operand_types().unwrap();
-                assert_eq!(types.len(), launch.key.bindings().len());
+                let numbers = launch.key.operand_numbers().unwrap();
+                assert_eq!(numbers.len(), launch.key.bindings().len());
                 for config in &configs {
                     assert_eq!(configs.iter().filter(|c| *c == config).count(), 1, "{config} twice");
                     let other = launch.clone().configured(*config);
@@ -270,6 +309,7 @@ mod tests {
             "attention f16x4 2x3 70x90x64 causal lse",
             "attention_grad dk,dv f16x4 2x3 70x90x64 causal",
             "attention_grad dq f16x4 2x3 70x90x64 causal",
+            "matmul f32 1x96x200x1000 a:mx4 b:nx4 c:f32x4 Device { side: 16, lanes: 32 } split",
             "linear_stack f32 300x64 layers:5 Relu forward keep",
             "linear_stack f32 300x64 layers:5 Relu forward keep Device { side: 16, lanes: 32 } split",
         ];

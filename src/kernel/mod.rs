@@ -43,7 +43,7 @@ mod tests;
 pub mod units;
 mod view;
 
-pub use choices::{Choices, Config, Problem};
+pub use choices::{Choices, Config, Numbers, Problem};
 pub use error::KernelError;
 pub use philox::{Draw, Fours};
 pub use split::split_rows;

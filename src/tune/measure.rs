@@ -8,7 +8,7 @@ use super::Device;
 use super::work::{Space, Work};
 use crate::gpu::{Content, Executable, ExecutableOptions, GpuError, Profiling, Submission};
 use crate::graph::DType;
-use crate::kernel::Config;
+use crate::kernel::{Config, Numbers};
 use crate::plan::plan;
 use crate::record::{BufferId, lower};
 use half::f16;
@@ -88,7 +88,8 @@ pub(super) fn measure(device: &Device, candidates: Vec<Candidate>, deadline: Ins
     let mut running = vec![Running { config: own.config, executable: base, least: Duration::MAX }];
     let results = own.work.results.len();
     let expected = running[0].results(&shared[..results])?;
-    let tolerance: Vec<f64> = shared[..results].iter().map(|s| tolerance(s.dtype, own.work.terms())).collect();
+    let tolerance: Vec<f64> =
+        shared[..results].iter().map(|s| tolerance(s.numbers.dtype(), own.work.terms())).collect();
     for (candidate, made) in others.iter().zip(made) {
         let config = candidate.config;
         let next = match made {
@@ -219,7 +220,8 @@ impl Running {
             let mut numbers = Vec::new();
             for window in windows(space.bytes) {
                 let bytes = window_bytes(space, window);
-                numbers.extend(values(space.dtype, &self.executable.read(BufferId(i), window * WINDOW, bytes)?));
+                numbers
+                    .extend(values(space.numbers.dtype(), &self.executable.read(BufferId(i), window * WINDOW, bytes)?));
             }
             Ok(numbers)
         };
@@ -252,22 +254,23 @@ fn contents<'a>(shared: &'a [&Space]) -> impl Iterator<Item = Result<Content, Gp
     })
 }
 
-/// A window of a tensor's random numbers, which depend on its index and the window's alone: floats as large as suits it, words below
-/// 2³⁰, which as lengths are all there is and as floats are finite.
+/// A window of a tensor's numbers, which depend on its index and the window's alone: random floats as large as suits it,
+/// words below 2³⁰, which as lengths are all there is and as floats are finite, the exponent of what is below 1.
 fn random(index: usize, space: &Space, window: u64) -> Vec<u8> {
     let mut rng = ChaCha8Rng::seed_from_u64((index as u64) << 32 | window);
     let mut bytes = vec![0; window_bytes(space, window)];
     rng.fill_bytes(&mut bytes);
-    match space.dtype {
-        DType::F16 => bytes.chunks_exact_mut(2).for_each(|b| {
+    match space.numbers {
+        Numbers::Any(DType::F16, size) => bytes.chunks_exact_mut(2).for_each(|b| {
             let number = f32::from(u16::from_le_bytes([b[0], b[1]])) / 32_768.0 - 1.0;
-            b.copy_from_slice(&f16::from_f32(number * space.size).to_le_bytes());
+            b.copy_from_slice(&f16::from_f32(number * size).to_le_bytes());
         }),
-        DType::F32 => bytes.chunks_exact_mut(4).for_each(|b| {
+        Numbers::Any(DType::F32, size) => bytes.chunks_exact_mut(4).for_each(|b| {
             let bits = u32::from_le_bytes([b[0], b[1], b[2], b[3]]) >> 8;
-            b.copy_from_slice(&((bits as f32 / 8_388_608.0 - 1.0) * space.size).to_le_bytes());
+            b.copy_from_slice(&((bits as f32 / 8_388_608.0 - 1.0) * size).to_le_bytes());
         }),
-        _ => bytes.chunks_exact_mut(4).for_each(|b| b[3] &= 0x3f),
+        Numbers::Any(..) => bytes.chunks_exact_mut(4).for_each(|b| b[3] &= 0x3f),
+        Numbers::Exponents => bytes.chunks_exact_mut(4).for_each(|b| b.copy_from_slice(&126u32.to_le_bytes())),
     }
     bytes
 }
@@ -336,7 +339,7 @@ mod tests {
     #[test]
     fn random_numbers_depend_on_tensor_and_window_alone_and_fit_their_type() {
         for (dtype, bytes) in [(DType::F32, 4096), (DType::F16, 4098), (DType::U32, 4096)] {
-            let space = Space::new(bytes, dtype);
+            let space = Space::new(bytes, Numbers::Any(dtype, 1.0));
             let first = random(1, &space, 0);
             assert_eq!(first.len() as u64, bytes);
             assert_eq!(first, random(1, &space, 0));
@@ -350,6 +353,15 @@ mod tests {
                 assert!(values(DType::F32, &first).iter().all(|v| v.is_finite() && *v >= 0.0));
             }
         }
+    }
+
+    #[test]
+    fn exponents_are_those_of_the_random_numbers_beside_them() {
+        let floats = random(0, &Space::new(4096, Numbers::Any(DType::F32, 1.0)), 0);
+        let largest = values(DType::F32, &floats).into_iter().fold(0.0, |most: f64, v| most.max(v.abs()));
+        let words = random(1, &Space::new(4096, Numbers::Exponents), 0);
+        let exponent = (largest as f32).to_bits() >> 23;
+        assert!(words.chunks_exact(4).all(|w| w == exponent.to_le_bytes()), "{exponent}: {words:?}");
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! In: a selected graph and one of its decisions; out: [`Work`], the launches that depend on it over tensors of their
 //! own, several times with other inputs. Knows no device.
 
-use crate::graph::DType;
-use crate::kernel::{Access, KernelKey};
+use crate::kernel::{Access, KernelKey, Numbers};
 use crate::select::{Decision, Selected, Step, TensorId, TensorKind, TensorSpec};
 
 /// The launches of a candidate.
@@ -23,10 +22,8 @@ pub(super) struct Space {
     tensor: TensorId,
     /// Its size.
     pub bytes: u64,
-    /// What it holds.
-    pub dtype: DType,
-    /// Numbers that suit it lie between this and its negative.
-    pub size: f32,
+    /// What it is filled with.
+    pub numbers: Numbers,
 }
 
 impl Work {
@@ -42,12 +39,11 @@ impl Work {
         };
         let mut work = Work { steps: Vec::new(), inputs: Vec::new(), results: Vec::new(), workspaces: Vec::new() };
         for step in &steps {
-            let types = step.launch.key.operand_types().unwrap_or_default();
-            for ((operand, access), (dtype, size)) in
-                step.launch.operands.iter().zip(step.launch.key.bindings()).zip(types)
+            let suited = step.launch.key.operand_numbers().unwrap_or_default();
+            for ((operand, access), numbers) in step.launch.operands.iter().zip(step.launch.key.bindings()).zip(suited)
             {
                 let tensor = operand.tensor;
-                let space = Space { tensor, bytes: selected.tensors[tensor.0].bytes, dtype, size };
+                let space = Space { tensor, bytes: selected.tensors[tensor.0].bytes, numbers };
                 let made = work.results.iter().position(|s| s.tensor == tensor);
                 match (made, access) {
                     (Some(at), Access::Read) => {
@@ -81,13 +77,13 @@ impl Work {
     /// About how many terms each of the results' numbers has.
     pub fn terms(&self) -> f64 {
         let flops: f64 = self.steps.iter().map(|s| s.launch.estimate.flops).sum();
-        let elements: u64 = self.results.iter().map(|s| s.bytes / s.dtype.size() as u64).sum();
+        let elements: u64 = self.results.iter().map(|s| s.bytes / s.numbers.dtype().size() as u64).sum();
         (flops / 2.0 / elements.max(1) as f64).max(1.0)
     }
 
     /// Whether another work reads and writes tensors of the same sizes.
     pub fn is_like(&self, other: &Work) -> bool {
-        let sizes = |spaces: &[Space]| spaces.iter().map(|s| (s.bytes, s.dtype)).collect::<Vec<_>>();
+        let sizes = |spaces: &[Space]| spaces.iter().map(|s| (s.bytes, s.numbers.dtype())).collect::<Vec<_>>();
         !self.steps.is_empty()
             && sizes(&self.inputs) == sizes(&other.inputs)
             && sizes(&self.results) == sizes(&other.results)
@@ -126,7 +122,7 @@ impl Work {
 
 #[cfg(test)]
 impl Space {
-    pub fn new(bytes: u64, dtype: DType) -> Space {
-        Space { tensor: TensorId(0), bytes, dtype, size: 1.0 }
+    pub fn new(bytes: u64, numbers: Numbers) -> Space {
+        Space { tensor: TensorId(0), bytes, numbers }
     }
 }

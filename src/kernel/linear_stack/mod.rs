@@ -12,7 +12,7 @@ use super::KernelKey;
 use super::chain_wgsl::{Printer, name};
 use super::template::render;
 use super::units::Units;
-use super::{Access, Config, ParamSpace, Problem, wgsl_type};
+use super::{Access, Config, Numbers, ParamSpace, Problem, wgsl_type};
 use crate::caps::{DeviceCaps, MatrixUnits};
 use crate::graph::{Activation, Chain, DType};
 use minijinja::context;
@@ -179,13 +179,13 @@ impl LinearStackKey {
 
     /// The stored type of each binding and the size of its numbers, such that they neither grow nor shrink from layer to
     /// layer.
-    pub(super) fn operand_types(&self) -> Vec<(DType, f32)> {
+    pub(super) fn operand_numbers(&self) -> Vec<Numbers> {
         let weights = (6.0 / self.width as f32).sqrt();
         let of = |(name, _)| match name {
             // scaled weights are of about the same size
-            "w" if self.scaled() => (DType::F16, 1.0),
-            "w" | "factors" => (self.dtype, weights),
-            _ => (self.dtype, 1.0),
+            "w" if self.scaled() => Numbers::Any(DType::F16, 1.0),
+            "w" | "factors" => Numbers::Any(self.dtype, weights),
+            _ => Numbers::Any(self.dtype, 1.0),
         };
         self.operands().into_iter().map(of).collect()
     }

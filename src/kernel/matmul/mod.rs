@@ -21,7 +21,7 @@ use super::units::Units;
 use super::{Access, ParamSpace, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::{Chain, DType};
-use crate::kernel::{Config, Problem};
+use crate::kernel::{Config, Numbers, Problem};
 use minijinja::{Value, context};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
@@ -292,11 +292,7 @@ impl MatmulKey {
         let Some(units) = self.units else {
             return tile::candidates(m, n, k, batch, caps).into_iter().map(Config::Tile).collect();
         };
-        if self.scaled() {
-            // random exponents would not be those of random operands
-            return vec![Config::Tile(self.tile)];
-        }
-        let needs = units_tile::Needs { sides: [self.a, self.b], scaled: false };
+        let needs = units_tile::Needs { sides: [self.a, self.b], scaled: self.scaled() };
         units_tile::candidates([m, n, k, batch], needs, units, caps).into_iter().map(Config::Tile).collect()
     }
 
@@ -312,14 +308,15 @@ impl MatmulKey {
         groups as u64
     }
 
-    /// The stored type of each binding.
-    pub(in crate::kernel) fn operand_types(&self) -> Vec<DType> {
-        let extras = self.extras.iter().enumerate().filter(|(i, _)| self.in_place != Some(*i)).map(|(_, e)| e.0);
-        let mut all = vec![self.dtype; 2];
+    /// What suits each binding.
+    pub(in crate::kernel) fn operand_numbers(&self) -> Vec<Numbers> {
+        let of = |dtype| Numbers::Any(dtype, 1.0);
+        let extras = self.extras.iter().enumerate().filter(|(i, _)| self.in_place != Some(*i)).map(|(_, e)| of(e.0));
+        let mut all = vec![of(self.dtype); 2];
         all.extend(extras);
-        all.extend([DType::U32; 2].into_iter().filter(|_| self.scaled()));
-        all.push(self.out);
-        all.extend(self.sums.then_some(self.out));
+        all.extend([Numbers::Exponents; 2].into_iter().filter(|_| self.scaled()));
+        all.push(of(self.out));
+        all.extend(self.sums.then_some(of(self.out)));
         all
     }
 
