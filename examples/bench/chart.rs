@@ -3,7 +3,7 @@
 use crate::cell::{Class, Program, Weights};
 use crate::markdown::number;
 use crate::sizes::{Model, Phase, Scale};
-use crate::table::{CLASSES, Row, Table, fastest};
+use crate::table::{CLASSES, Row, Table, fastest, latest};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -45,7 +45,7 @@ fn colour(program: Program) -> RGBColor {
     }
 }
 
-/// The bars of a phase: PyTorch as written and its best, kiln's modes, the others; of narrower precisions the best alone.
+/// The bars of a phase, whose rows were measured: PyTorch as written and its best, kiln's modes, the others; of narrower precisions the best alone.
 fn bars(rows: &[&Row], runs: usize) -> Vec<Bar> {
     let mut chosen: Vec<&Row> = Vec::new();
     for program in [Program::Pytorch, Program::Kiln, Program::Burn, Program::Meganeura] {
@@ -57,7 +57,7 @@ fn bars(rows: &[&Row], runs: usize) -> Vec<Bar> {
                 let first = program == Program::Pytorch && class == Class::F32 && r.cell.variant == "eager";
                 all || first || best.is_some_and(|b| std::ptr::eq(*r, b))
             });
-            chosen.extend(shown.filter(|r| r.measured().is_some()));
+            chosen.extend(shown);
         }
     }
     let bar = |row: &Row| {
@@ -78,11 +78,10 @@ fn bars(rows: &[&Row], runs: usize) -> Vec<Bar> {
 
 /// Draws a model; false, and no file, if none of its cells was measured.
 pub fn draw(path: &Path, table: &Table, model: Model) -> Result<bool, String> {
-    let of_model: Vec<&Row> = table.rows.iter().filter(|r| r.cell.model == model).collect();
-    let has = |weights| of_model.iter().any(|r| r.cell.weights == weights && r.measured().is_some());
+    let of_model = latest(&table.rows.iter().filter(|r| r.cell.model == model).collect::<Vec<_>>());
+    let has = |weights| of_model.iter().any(|r| r.cell.weights == weights);
     let weights = if has(Weights::He) { Weights::He } else { Weights::Default };
-    let measured = of_model.iter().filter(|r| r.measured().is_some());
-    let runs: BTreeSet<&str> = measured.map(|r| r.measurement.run.as_str()).collect();
+    let runs: BTreeSet<&str> = of_model.iter().map(|r| r.measurement.run.as_str()).collect();
     let of_phase = |phase| -> Vec<Bar> {
         let rows = of_model.iter().copied().filter(|r| r.cell.weights == weights && r.cell.phase == phase);
         bars(&rows.collect::<Vec<_>>(), runs.len())

@@ -78,7 +78,7 @@ struct Args {
     #[arg(long, requires = "resume")]
     retry_failed: bool,
     /// How many of PyTorch's cells begin at once, so that they compile beside each other: they are timed one after the other
-    /// once all have ended their first runs.
+    /// once all have ended their first runs. They share the machine's threads: more than a third as many are late.
     #[arg(long, default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
     together: u64,
     /// Seconds that a cell has to compile and end its first run.

@@ -134,6 +134,7 @@ fn tuned(out: &mut String, table: &Table) {
         let cells = table.rows.iter().filter(move |r| r.cell.program == Program::Kiln && r.cell.variant == mode);
         cells.filter_map(|r| Some((r, r.measured()?.ms)))
     };
+    let runs = table.runs.len() > 1;
     let mut lines = String::new();
     for (row, default) in of("fused") {
         let same = |other: &Row| {
@@ -143,11 +144,13 @@ fn tuned(out: &mut String, table: &Table) {
         let Some((_, tuned)) = of("tuned").find(|(other, _)| same(other)) else { continue };
         let Cell { model, phase, weights, precision, .. } = &row.cell;
         let (ratio, default, tuned) = (number(Some(default / tuned)), number(Some(default)), number(Some(tuned)));
-        let _ = writeln!(lines, "| {model} | {phase} | {weights} | {precision} | {default} | {tuned} | {ratio} |");
+        let run = if runs { format!(" {} |", row.measurement.run) } else { String::new() };
+        let _ = writeln!(lines, "| {model} | {phase} | {weights} | {precision} |{run} {default} | {tuned} | {ratio} |");
     }
     if !lines.is_empty() {
-        out.push_str("\nWhat tuning gains, ms:\n\n| model | | weights | precision | fused | tuned | fused / tuned |\n");
-        let _ = write!(out, "|{}\n{lines}", " --- |".repeat(7));
+        let run = if runs { " run |" } else { "" };
+        let head = format!("| model | | weights | precision |{run} fused | tuned | fused / tuned |");
+        let _ = write!(out, "\nWhat tuning gains, ms:\n\n{head}\n|{}\n{lines}", " --- |".repeat(7 + usize::from(runs)));
     }
 }
 
@@ -313,7 +316,7 @@ mod tests {
         ];
         let page = page("Title", &tables(&records, false).unwrap(), &[], &[]);
         let lines: Vec<&str> = page.lines().skip_while(|l| !l.starts_with("What tuning")).skip(4).collect();
-        assert_eq!(lines[0], "| wide | infer | he | highest | 22.0 | 20.0 | 1.10 |", "{page}");
+        assert_eq!(lines[0], "| wide | infer | he | highest | one | 22.0 | 20.0 | 1.10 |", "{page}");
         assert_eq!(lines[1], "", "{page}");
     }
 

@@ -51,10 +51,10 @@ impl Setting<'_> {
         cells: &[Cell],
         mut done: impl FnMut(&Cell, Measurement) -> Result<(), String>,
     ) -> Result<(), String> {
-        let hold = cells.len() > 1;
+        let others = cells.len() - 1;
         let mut begun: Vec<(&Cell, String, Result<Running, String>)> = Vec::new();
         for cell in cells {
-            let command = self.programs.cell(cell, self.adapter, self.runs, hold);
+            let command = self.programs.cell(cell, self.adapter, self.runs, others);
             let words = command.as_ref().map_or(String::new(), typed);
             let running = self.save(cell).and_then(|()| process::begin(command?, self.limits));
             begun.push((cell, words, running));
@@ -65,7 +65,7 @@ impl Setting<'_> {
             }
         }
         for (cell, command, running) in begun {
-            let mut outcome = running.and_then(Running::rest).map(|end| self.outcome(end, cells.len() - 1));
+            let mut outcome = running.and_then(Running::rest).map(|end| self.outcome(end, others));
             if let Ok(Outcome::Measured(measured)) = &mut outcome
                 && cell.program == Program::Kiln
                 && self.second_start
@@ -91,7 +91,7 @@ impl Setting<'_> {
 
     /// Seconds from the begin of compilation to the first run's end, with what an earlier start kept.
     fn start_again(&self, cell: &Cell) -> Result<f64, String> {
-        let (lines, end) = process::run(self.programs.cell(cell, self.adapter, 0, false)?, self.limits)?;
+        let (lines, end) = process::run(self.programs.cell(cell, self.adapter, 0, 0)?, self.limits)?;
         let first = lines.iter().find_map(|line| match line {
             Line::First { seconds } => Some(*seconds),
             _ => None,

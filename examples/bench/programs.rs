@@ -93,8 +93,9 @@ impl Programs {
         Ok(command)
     }
 
-    /// What runs a cell, with so many timed runs; PyTorch's is held after its first run where that is asked for.
-    pub fn cell(&self, cell: &Cell, adapter: &Adapter, runs: usize, hold: bool) -> Result<Command, String> {
+    /// What runs a cell, with so many timed runs. PyTorch's is held after its first run where others begin at once, and
+    /// compiles on its share of the machine's threads.
+    pub fn cell(&self, cell: &Cell, adapter: &Adapter, runs: usize, others: usize) -> Result<Command, String> {
         let kept = self.scratch.join(cell.to_string().replace('/', "-"));
         let mut command = match cell.program {
             Program::Kiln => {
@@ -114,8 +115,10 @@ impl Programs {
                 if let Some(pci) = &adapter.pci {
                     command.args(["--pci", pci]);
                 }
-                if hold {
+                if others > 0 {
                     command.arg("--hold");
+                    let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
+                    command.env("TORCHINDUCTOR_COMPILE_THREADS", (threads / (others + 1)).max(1).to_string());
                 }
                 self.add_model(&mut command, cell);
                 command.args(["--variant", &cell.variant]);
@@ -221,7 +224,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("models.py"), "").unwrap();
         let cell = cell("pytorch/wide/full/he/infer/graph/f32");
-        let command = programs(folder.path()).cell(&cell, &choose(&found, other)[0], 30, true).unwrap();
+        let command = programs(folder.path()).cell(&cell, &choose(&found, other)[0], 30, 2).unwrap();
         assert!(
             typed(&command).contains(" --device cuda --pci 0000:a1:00.0 --hold --model wide "),
             "{}",
@@ -237,7 +240,7 @@ mod tests {
         }
         let programs = programs(folder.path());
         let [adapter] = choose(&[info("llvmpipe (LLVM 15)", "CPU", None)], "best").try_into().unwrap();
-        let command = |id: &str| typed(&programs.cell(&cell(id), &adapter, 30, false).unwrap());
+        let command = |id: &str| typed(&programs.cell(&cell(id), &adapter, 30, 0).unwrap());
         assert_eq!(
             command("kiln/deep/small/he/train/fused/highest"),
             "seed_models --lines --adapter 'llvmpipe (LLVM 15)' --model deep --scale small --init he --mode fused \
@@ -274,7 +277,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let [adapter] = choose(&[info("a", "discrete GPU", None)], "best").try_into().unwrap();
         let cell = cell("meganeura/deep/full/he/infer/session/f32");
-        let found = programs(folder.path()).cell(&cell, &adapter, 30, false);
+        let found = programs(folder.path()).cell(&cell, &adapter, 30, 0);
         assert_eq!(found.unwrap_err(), format!("kiln-peer-meganeura is not in {}", folder.path().display()));
     }
 }

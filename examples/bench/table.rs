@@ -147,6 +147,18 @@ fn best<'a>(cell: &Cell, m: &Measurement, all: &'a [(Cell, &Measurement, usize)]
     times.min_by(|(_, a), (_, b)| a.total_cmp(b))
 }
 
+/// Of each cell that several runs have the last run's that was measured.
+pub fn latest<'a>(rows: &[&'a Row]) -> Vec<&'a Row> {
+    let measured = rows.iter().filter(|r| r.measured().is_some());
+    // rows of one cell follow each other in the order of their runs
+    let mut latest: Vec<&Row> = Vec::new();
+    for row in measured {
+        latest.retain(|other| other.cell != row.cell);
+        latest.push(row);
+    }
+    latest
+}
+
 /// Of the cells that pass, the fastest.
 pub fn fastest<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Option<(&'a Row, &'a Measured)> {
     let measured = rows.into_iter().filter_map(|r| Some((r, r.measured()?)));
@@ -235,6 +247,22 @@ mod tests {
         ];
         let [table] = tables(&records, true).unwrap().try_into().unwrap();
         assert_eq!(ratio(&table, kiln), Some(("graph".into(), 2.0)));
+    }
+
+    #[test]
+    fn the_latest_of_a_cell_is_the_last_run_s_that_was_measured() {
+        let (kiln, pytorch) = ("kiln/deep/full/he/infer/fused/highest", "pytorch/deep/full/he/infer/graph/f32");
+        let late = Outcome::NotWithin { seconds: 120, what: "first run".into() };
+        let records = [
+            Record::Cell(measurement(pytorch, "one", 18.0)),
+            Record::Cell(measurement(kiln, "one", 9.0)),
+            Record::Cell(measurement(kiln, "two", 8.0)),
+            Record::Cell(Measurement { outcome: late, ..measurement(pytorch, "two", 0.0) }),
+        ];
+        let [table] = tables(&records, false).unwrap().try_into().unwrap();
+        let latest = latest(&table.rows.iter().collect::<Vec<_>>());
+        let runs: Vec<_> = latest.iter().map(|r| (r.measurement.id.as_str(), r.measurement.run.as_str())).collect();
+        assert_eq!(runs, [(pytorch, "one"), (kiln, "two")]);
     }
 
     #[test]
