@@ -90,7 +90,7 @@ struct Args {
     /// Seconds after which no further cell is begun; `--resume` takes up the others.
     #[arg(long)]
     seconds: Option<u64>,
-    /// Lists the cells and runs nothing.
+    /// Lists the cells, with `--resume` those that are left, and runs nothing.
     #[arg(long)]
     list: bool,
     /// Runs nothing: puts the tables and charts of these runs' files together, under the name that `--run` gives.
@@ -150,6 +150,7 @@ fn measure(args: &Args) -> Result<(), String> {
     let path = args.out.join(format!("{run}.jsonl"));
     let (mut records, broken) = match (path.exists(), args.resume) {
         (false, _) => (Vec::new(), 0),
+        (true, false) if args.list => (Vec::new(), 0),
         (true, true) => cell::read(&path)?,
         (true, false) => {
             return Err(format!("{} is there; go on with --resume, or name another with --run", path.display()));
@@ -187,6 +188,7 @@ fn measure(args: &Args) -> Result<(), String> {
             println!("{program} chooses its device itself, so that it is run beside the machine's first adapter alone");
             cells.retain(|c| c.program != *program);
         }
+        cells.retain(|cell| !cell::has(&records, &adapter.name, cell, args.retry_failed));
         if args.list {
             cells.iter().for_each(|c| println!("{c}"));
             continue;
@@ -205,7 +207,6 @@ fn measure(args: &Args) -> Result<(), String> {
         if !records.iter().any(has_peak) {
             add(file, &mut records, setting.peak()?)?;
         }
-        cells.retain(|cell| !cell::has(&records, &adapter.name, cell, args.retry_failed));
         let mut ended = 0;
         for group in measure::groups(&cells, args.together as usize) {
             if args.seconds.is_some_and(|s| begin.elapsed().as_secs() >= s) {
