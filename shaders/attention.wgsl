@@ -11,7 +11,9 @@
 // Dropout acts on the weights of the values, not on their sum.
 {% endif %}
 
-{% from "shared/rows.wgsl" import cell, fetch, stage %}
+{% from "shared/attend_place.wgsl" import place, addresses %}
+{% from "shared/mask.wgsl" import mask_row %}
+{% from "shared/rows.wgsl" import cell, fetch, stage, multiply, add %}
 var<workgroup> tile_q: array<vec4<f32>, {{ tile_q }}>;
 // keys of a block, then its values
 var<workgroup> tile_kv: array<vec4<f32>, {{ tile_kv }}>;
@@ -25,12 +27,7 @@ var<workgroup> weights: array<vec4<f32>, {{ bc * (br // 4) }}>;
 {% for c in range(nc) %}
             let v{{ c }} = tile_kv[t * {{ tx * nc }}u + x + {{ c * tx }}u];
 {% for r in range(4) %}
-{% set wr = "w." ~ "xyzw"[r] %}
-{% if guarded %}
-            o{{ r }}_{{ c }} = select(fma(vec4<f32>({{ wr }}), v{{ c }}, o{{ r }}_{{ c }}), o{{ r }}_{{ c }}, {{ wr }} == 0.0);
-{% else %}
-            o{{ r }}_{{ c }} = fma(vec4<f32>({{ wr }}), v{{ c }}, o{{ r }}_{{ c }});
-{% endif %}
+            {{ add("o" ~ r ~ "_" ~ c, "w." ~ "xyzw"[r], "v" ~ c, guarded) }}
 {% endfor %}
 {% endfor %}
         }
@@ -46,28 +43,21 @@ fn main(
     if group >= p.groups {
         return;
     }
-    // the last block of every head, then the one before
-    let heads = p.groups / p.blocks;
-    let bh = group % heads;
-    let first = (p.blocks - 1u - group / heads) * {{ br }}u;
-    let b = bh / p.heads;
-    let h = bh % p.heads;
+{{ place(br, false) }}
 {% set wide = tx %}
 {% include "shared/rectangle.wgsl" %}
     let valid = valid_keys(b);
     let last = end_of_keys(min(first + {{ br - 1 }}u, p.sq - 1u), valid);
     // keys before this one are seen by every query of the block
     let all_see = {% if mask %}0{% else %}end_of_keys(first, valid){% endif %};
-    let at_q = p.q_offset + b * p.q_batch + h * p.q_head;
-    let at_k = p.k_offset + b * p.k_batch + h * p.k_head;
-    let at_v = p.v_offset + b * p.v_batch + h * p.v_head;
+{{ addresses(reads) }}
     // queries past the end repeat the last one and are not stored
 {{ fetch("q", br, columns, threads, "min(first + $r, p.sq - 1u)") -}}
 {{ stage("q", br, columns, threads, "tile_q[" ~ cell("r", "c", columns) ~ "]", "$v * p.scale") -}}
 {% for i in range(4) %}
     let i{{ i }} = min(first + y * 4u + {{ i }}u, p.sq - 1u);
     let end{{ i }} = end_of_keys(i{{ i }}, valid);
-    let at_m{{ i }} = {% if mask %}p.m_offset + b * p.m_batch + i{{ i }} * p.m_row + h * p.m_head{% else %}0u{% endif %};
+    let at_m{{ i }} = {{ mask_row("i" ~ i, mask) }};
 {% for c in range(nc) %}
     var o{{ i }}_{{ c }} = vec4<f32>(0.0);
 {% endfor %}
@@ -93,12 +83,7 @@ fn main(
             let a{{ r }} = tile_q[at_y + {{ r * columns }}u];
             let b{{ r }} = tile_kv[at_x + {{ r * columns }}u];
 {% endfor %}
-{% for e in ["x", "y", "z", "w"] %}
-            let b_{{ e }} = vec4<f32>(b0.{{ e }}, b1.{{ e }}, b2.{{ e }}, b3.{{ e }});
-{% for r in range(4) %}
-            s{{ r }} = fma(vec4<f32>(a{{ r }}.{{ e }}), b_{{ e }}, s{{ r }});
-{% endfor %}
-{% endfor %}
+{{ multiply("s") }}
         }
         let j = u32(j0) + x * 4u;
 {% for r in range(4) %}

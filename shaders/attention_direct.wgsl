@@ -10,6 +10,8 @@
 // Dropout acts on the weights of the values, not on their sum.
 {% endif %}
 
+{% from "shared/attend_place.wgsl" import addresses %}
+{% from "shared/mask.wgsl" import mask_row %}
 @compute @workgroup_size({{ threads }})
 fn main(
     @builtin(workgroup_id) wg: vec3<u32>,
@@ -27,9 +29,7 @@ fn main(
     let first = block + lane * {{ own }}u;
     let valid = valid_keys(b);
     let last = end_of_keys(min(block + {{ threads * own - 1 }}u, p.sq - 1u), valid);
-    let at_q = p.q_offset + b * p.q_batch + h * p.q_head;
-    let at_k = p.k_offset + b * p.k_batch + h * p.k_head;
-    let at_v = p.v_offset + b * p.v_batch + h * p.v_head;
+{{ addresses(reads) }}
 {% if dropout %}
     let stream = stream_of(h);
 {% endif %}
@@ -37,7 +37,7 @@ fn main(
     // queries past the end repeat the last one and are not stored
     let i{{ r }} = min(first + {{ r }}u, p.sq - 1u);
     let end{{ r }} = end_of_keys(i{{ r }}, valid);
-    let at_m{{ r }} = {% if mask %}p.m_offset + b * p.m_batch + i{{ r }} * p.m_row + h * p.m_head{% else %}0u{% endif %};
+    let at_m{{ r }} = {{ mask_row("i" ~ r, mask) }};
     var top{{ r }} = HIDDEN;
     var sum{{ r }} = 0.0;
 {% for c in range(columns) %}

@@ -1,3 +1,4 @@
+{% from "shared/attend_place.wgsl" import addresses %}
 {% include "shared/attend_grad.wgsl" %}
 
 {% if keys %}
@@ -27,9 +28,7 @@ fn main(
     let block = group % p.blocks * {{ threads * own }}u;
     let first = block + lane * {{ own }}u;
     let valid = valid_keys(b);
-{% for name in ["q", "k", "v", "dout"] %}
-    let at_{{ name }} = p.{{ name }}_offset + b * p.{{ name }}_batch + h * p.{{ name }}_head;
-{% endfor %}
+{{ addresses(reads) }}
 {% if dropout %}
     let stream = stream_of(b, h);
 {% endif %}

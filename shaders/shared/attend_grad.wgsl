@@ -1,6 +1,7 @@
-// What attention_grad.wgsl and attention_grad_direct.wgsl share: parameters, bindings, the weight of a pair and its
-// gradient. Strides and offsets of q, k, v, dout and the results count array elements, which are vec4s where the head
-// size allows it.
+// What attention_grad.wgsl, attention_grad_direct.wgsl and attention_grad_units.wgsl share: parameters, bindings, the weight
+// of a pair and its gradient. Strides and offsets of q, k, v, dout and the results count array elements, which are vec4s
+// where the head size allows it.
+{% from "shared/mask.wgsl" import mask_row %}
 {% if f16 %}
 enable f16;
 {% endif %}
@@ -83,7 +84,7 @@ fn query_of(b: u32, h: u32, row: u32, valid: i32) -> Query {
     let i = min(row, p.sq - 1u);
     let end = select(0, end_of_keys(i, valid), row < p.sq);
     let pair = pair_of(b, h, i);
-    let at_m = {% if mask %}p.m_offset + b * p.m_batch + i * p.m_row + h * p.m_head{% else %}0u{% endif %};
+    let at_m = {{ mask_row("i", mask) }};
     let at_w = {{ "weights_of(b, i)" if dropout else "0u" }};
     return Query(end, pair.x, pair.y, at_m, at_w);
 }

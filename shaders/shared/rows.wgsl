@@ -27,3 +27,17 @@ where rows have such, else a gap follows each four rows. #}
         }
 {% endfor %}
 {% endmacro %}
+{# sum0 to sum3 += the products of four rows a0 to a3 with four b0 to b3, at one group of four columns #}
+{% macro multiply(sum) %}
+{% for e in ["x", "y", "z", "w"] %}
+            let b_{{ e }} = vec4<f32>(b0.{{ e }}, b1.{{ e }}, b2.{{ e }}, b3.{{ e }});
+{% for r in range(4) %}
+            {{ sum }}{{ r }} = fma(vec4<f32>(a{{ r }}.{{ e }}), b_{{ e }}, {{ sum }}{{ r }});
+{% endfor %}
+{% endfor %}
+{% endmacro %}
+{# sum += weight · row; `guarded` where a row whose weight is 0 may hold anything #}
+{% macro add(sum, weight, row, guarded) %}
+{% set more = "fma(vec4<f32>(" ~ weight ~ "), " ~ row ~ ", " ~ sum ~ ")" %}
+{{ sum }} = {{ "select(" ~ more ~ ", " ~ sum ~ ", " ~ weight ~ " == 0.0)" if guarded else more }};
+{%- endmacro %}
