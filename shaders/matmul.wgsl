@@ -1,6 +1,3 @@
-{% from "shared/product_blocks.wgsl" import place, fetch_all, stage_all %}
-{% from "shared/product_epilogue.wgsl" import extra, extra_of_column %}
-{% from "shared/product_sums.wgsl" import finish %}
 {% include "shared/product.wgsl" %}
 
 // C = epilogue(A · B), tile by tile through workgroup memory.
@@ -26,6 +23,9 @@
 // Rows of A are summed on the way: an invocation always fetches the same four rows and adds up what it stages. At the
 // end these sums are added in turn and stored, where the tile is of the first column.
 {% endif %}
+{% from "shared/product_blocks.wgsl" import place, fetch_all, stage_all %}
+{% from "shared/product_epilogue.wgsl" import extra, extra_of_column %}
+{% from "shared/product_sums.wgsl" import finish %}
 
 var<workgroup> tile_a: array<vec4<f32>, {{ a.fours * stages }}>;
 var<workgroup> tile_b: array<vec4<f32>, {{ b.fours * stages }}>;

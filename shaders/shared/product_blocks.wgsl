@@ -1,12 +1,12 @@
 {% from "shared/product_sums.wgsl" import add_block %}
 {#
-The way of both operands' stages in matmul.wgsl: from their buffers into registers, where `fetch_all` brings them, and on into
-the workgroup arrays tile_{name}, where `stage_all` puts them as [k][outer], in vec4s along the outer dimension.
+The way of both operands' stages in matmul.wgsl: by `fetch_all` from their buffers into registers; by `stage_all` from
+there into the workgroup arrays tile_{name}, as [k][outer], in vec4s along the outer dimension.
 
 It goes in blocks of four k by four outer, one an invocation in each of `rounds`. A round has parts, as invocations have
-blocks of A or of B: part.id is the block's number where part.condition holds. A block is four lines r{round}_{line}, along
-k or along the outer dimension, as the operand part.side lies in memory. Both, and `t`, which says how a stage is fetched,
-are made by src/kernel/matmul/source.rs.
+blocks of A or of B: `part.id` is the block's number where `part.condition` holds. A block is four lines r{round}_{line},
+along k or along the outer dimension, as the operand `part.side` lies in memory. Rounds, and `t`, which says how a stage
+is fetched, are as src/kernel/matmul/source.rs makes them.
 #}
 {# declares a round's block and where it is #}
 {% macro place(i, parts, t) %}

@@ -1,12 +1,12 @@
 {% from "shared/units.wgsl" import put, read %}
 {#
-Sums of A's rows over k, which matmul.wgsl and matmul_units.wgsl make of what they fetch for a product. Invocations hold
-sums of four rows at a time; at the end of a tile these are added in turn in workgroup memory, and those of the first
-column of tiles stored.
+Sums of A's rows over k, which matmul.wgsl and matmul_units.wgsl make on the way of what they fetch for a product. An
+invocation holds sums of four rows at a time; at the end of a tile these are added in turn in workgroup memory and, where
+it is of the first column of tiles, stored.
 
 `a` is the operand, `t` says how a stage is fetched, both as src/kernel/matmul/source.rs makes them. In matmul.wgsl an
-invocation always fetches the same four rows, whose sums are `row_sum`. On units it reads t.step numbers at once, which are of
-the same rows after each a.period fetches: it holds `row_sum{fetch}_{part}`.
+invocation always fetches the same four rows, whose sums are `row_sum`. On units it reads `t.step` numbers at once, which
+are of the same rows after each `a.period` fetches: it holds row_sum{fetch}_{part}.
 #}
 {% macro hold_on_units(a, t) %}
 {% for i in range([a.period, a.fetches]|min) %}
@@ -64,8 +64,8 @@ the same rows after each a.period fetches: it holds `row_sum{fetch}_{part}`.
     }
 {% endmacro %}
 
-{# the same by way of the array of a matrix of each subgroup, {{ room }} vec4s at a time: what it holds of them, in turn of the
-same rows after each a.outer // 4 #}
+{# the same on units, by way of the array of a matrix of each subgroup: as many vec4s at a time as it has room for, which
+are in turn of the same rows after each a.outer // 4 #}
 {% macro finish_on_units(a, t, u) %}
 {% set held = [t.threads * a.period * t.step, a.outer * t.k]|min // 4 %}
 {% set room = t.threads // u.lanes * (u.side * u.side // 4) // (a.outer // 4) * (a.outer // 4) %}

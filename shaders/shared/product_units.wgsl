@@ -1,12 +1,13 @@
 {% from "shared/units.wgsl" import put, array %}
 {% from "shared/product_sums.wgsl" import add_on_units %}
 {#
-The way of an operand's stages in matmul_units.wgsl: from its buffer into registers, where `fetch` brings them, and on, scaled,
-rounded and split, into the workgroup arrays {name}_{half}, where `stage` puts them and units load matrices. A stage lies
-there as it does in the buffer, rows along the dimension in which it is contiguous, each with eight numbers of padding.
+The way of an operand's stages in matmul_units.wgsl: by `fetch` from its buffer into registers; by `stage` from there,
+scaled, rounded and split, into the workgroup arrays {name}_{half}, from which units load matrices. A stage lies there as
+it does in the buffer, rows along the dimension in which it is contiguous, each with eight numbers of padding.
 
-`side` is the operand and `t` says how a stage is fetched, both as src/kernel/matmul/source.rs makes them: an invocation
-reads t.step neighbours at a time, those number lane, lane + t.threads and so on of the side.rows rows of side.row numbers.
+`side` is the operand and `t` says how a stage is fetched, both as src/kernel/matmul/source.rs makes them. A stage is
+`side.rows` rows of `side.row` numbers, read `t.step` at a time: an invocation has those number lane, lane + t.threads
+and so on, `side.fetches` in all.
 #}
 {# from row to row in workgroup memory, in vec4s #}
 {% macro stride(side) %}{{ side.row // 4 + 2 }}{% endmacro %}

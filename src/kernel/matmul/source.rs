@@ -53,10 +53,8 @@ impl MatmulKey {
         let (s, outer, first, limit) =
             if name == "a" { (self.a, t.m, "row0", "p.m") } else { (self.b, t.n, "col0", "p.n") };
         let (row, rows) = if s.along_k { (t.k, outer) } else { (outer, t.k) };
-        let storage = match self.eights {
-            true => "vec4<u32>".to_owned(),
-            false => vector(wgsl_type(self.dtype), if s.vec { 4 } else { 1 }),
-        };
+        let stored = vector(wgsl_type(self.dtype), if s.vec { 4 } else { 1 });
+        let storage = if self.eights { "vec4<u32>".to_owned() } else { stored };
         let pad = tile::padding(s.along_k, t.k);
         let fetches = (row * rows / self.step()).div_ceil(self.workgroup_size() as usize);
         context! {
