@@ -17,30 +17,7 @@
 enable f16;
 {% endif %}
 
-struct Params {
-    groups: u32, // workgroups that have work
-    rows: u32,
-    layers: u32,
-    zero: u32, // 0, unknown to the compiler: numbers that WGSL has no literal for are made with it
-    x_offset: u32, // all offsets in vec4s
-    w_offset: u32,
-{% if bias %}
-    b_offset: u32,
-{% endif %}
-{% if backward %}
-    kept_offset: u32,
-    y_offset: u32,
-{% endif %}
-}
-
-{% include "shared/params.wgsl" %}
-{% set storage = "array<vec4<" ~ scalar ~ ">>" %}
-{% for name, access in bindings %}
-@group(0) @binding({{ loop.index }}) var<storage, {{ access }}> {{ name }}: {{ storage }};
-{% endfor %}
-
-{% include "shared/group.wgsl" %}
-{% include "shared/chain.wgsl" %}
+{% include "shared/stack.wgsl" %}
 
 // In vec4s: a layer's rows, and its weights.
 const TILE: u32 = {{ rows * nv }}u;
@@ -49,13 +26,7 @@ const LAYER: u32 = {{ 4 * nv * nv }}u;
 {# rows that are carried; with two or four parts also the sums that they exchange #}
 var<workgroup> pool: array<vec4<f32>, {{ regions * rows * nv }}>;
 
-// What is done with a sum, {{ "the value that the layer before made being i1" if backward else "the bias being i1" }}.
-fn finish(i0: vec4<f32>, i1: vec4<f32>) -> vec4<f32> {
-{% for step in steps %}
-    let t{{ loop.index0 }} = {{ step }};
-{% endfor %}
-    return {{ result }};
-}
+{% include "shared/stack_finish.wgsl" %}
 
 {# the inner elements that are fetched together #}
 {% macro fetch(var) %}

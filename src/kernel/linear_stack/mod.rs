@@ -218,8 +218,8 @@ impl LinearStackKey {
                 context! { split => tile.split, unroll => tile.unroll, regions => tile.regions() }
             }
             Form::Units(units, tile) => context! {
-                u => units.context(), split => units.split, subs => tile.subs, ahead => tile.ahead, stages => tile.stages,
-                scaled => self.scaled(), fold => FOLD, shuffles => [1, 2, 4, 8, 16],
+                u => units.context(), s => tile.context(self.width, units), split => units.split, scaled => self.scaled(),
+                fold => FOLD,
             },
         };
         render(self.name(), params, context! { ..values, ..more })

@@ -1,11 +1,12 @@
 //! In: sizes of a stack and a device's limits; out: how a workgroup's work is dealt to invocations in multiply-adds, and
-//! to subgroups on matrix units. Knows no operand.
+//! to subgroups on matrix units, as their template sees it. Knows no operand.
 
 use super::{NAME, StackTile, UnitsTile};
 use crate::caps::{DeviceCaps, MatrixUnits};
 use crate::graph::DType;
 use crate::kernel::KernelError;
 use crate::kernel::units::Units;
+use minijinja::{Value, context};
 
 impl StackTile {
     /// Tiles of rows in workgroup memory.
@@ -98,6 +99,36 @@ impl UnitsTile {
 
     pub(super) fn threads(self, units: Units) -> usize {
         self.subs * units.units.lanes() as usize
+    }
+
+    /// The `s` of shared/stack_rows.wgsl and shared/stack_weights.wgsl, which say what is in it, for layers of this width.
+    pub(super) fn context(self, width: usize, units: Units) -> Value {
+        let (side, lanes) = (units.units.side() as usize, units.units.lanes() as usize);
+        let (beside, halves) = (beside(units), if units.split { 2 } else { 1 });
+        let (blocks, matrix) = (width / side, side * side / 4);
+        let (down, over) = (self.rows / side, blocks / self.subs);
+        let fours = beside * side / 4;
+        // lanes side by side have a row of sums, or each lane has whole ones
+        let (at_once, each) = if lanes >= fours { (lanes / fours, 1) } else { (1, fours) };
+        let mine = side / at_once;
+        let columns: Vec<usize> = (0..over / beside * each).map(|c| c / each * fours + c % each).collect();
+        let row = |(t, r): (usize, usize)| {
+            let (of, row) = (format!("{t}_{r}"), t * side + r * at_once);
+            let four = |(c, column): (usize, &usize)| context! { of => format!("{of}_{c}"), row, column };
+            let held: Vec<Value> = columns.iter().enumerate().map(four).collect();
+            context! { of, row, held }
+        };
+        let pairs = |n: usize, m: usize| (0..n).flat_map(move |i| (0..m).map(move |j| (i, j)));
+        let lane_rows: Vec<Value> = pairs(down, mine).map(row).collect();
+        let matrices: Vec<String> = pairs(down, over).map(|(t, o)| format!("{t}_{o}")).collect();
+        let UnitsTile { rows, subs, ahead, stages } = self;
+        let (at_row, at_sum, at_column) = (width / 4 + 2, fours + 1, side / 4 + 2);
+        let (eights, step) = (over * halves * matrix / 2, blocks * halves * matrix / 2);
+        let region = over * halves * side * at_column;
+        context! {
+            rows, subs, quads => width / 4, down, over, matrices, beside, fours, at_once, mine, each, columns, lane_rows,
+            at_row, at_sum, ahead, stages, blocks, halves, matrix, part => side.div_ceil(8), eights, step, at_column, region,
+        }
     }
 
     /// Whether layers of this width are dealt out without a rest, a step's weights to lanes eight by eight.

@@ -2,11 +2,12 @@
 //! `matmul_units.wgsl` where matrix units make the product, or, on a CPU that acts as a GPU, `matmul_direct.wgsl`. Knows no
 //! other kernel.
 //!
-//! Here stands the key with its text; `launch` makes launches of a product, `tile` and `units_tile` pick sizes, `slices`
-//! cuts K.
+//! Here stands the key; `source` makes its text, `launch` launches of a product, `tile` and `units_tile` pick sizes,
+//! `slices` cuts K.
 
 mod launch;
 mod slices;
+mod source;
 #[cfg(test)]
 mod tests;
 mod tile;
@@ -14,15 +15,11 @@ mod units_tile;
 
 pub use launch::{Matmul, OnUnits};
 
-use super::chain_wgsl::{Printer, is_condition, name};
-use super::rectangle::across;
-use super::template::render;
+use super::Access;
 use super::units::Units;
-use super::{Access, ParamSpace, wgsl_type};
 use crate::caps::DeviceCaps;
 use crate::graph::{Chain, DType};
 use crate::kernel::{Config, Numbers, Problem};
-use minijinja::{Value, context};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
@@ -104,9 +101,6 @@ pub struct MatmulKey {
     pub eights: bool,
 }
 
-/// Elements of K after which sums on matrix units, which cut off what a sum does not hold, are added up in f32.
-const FOLD: usize = 256;
-
 impl MatmulKey {
     /// The file stem.
     pub fn name(&self) -> &'static str {
@@ -120,109 +114,6 @@ impl MatmulKey {
     /// Whether operands are scaled by the exponents of their rows and columns, which are bound too.
     fn scaled(&self) -> bool {
         self.units.is_some() && self.dtype == DType::F32
-    }
-
-    /// The kernel as WGSL.
-    pub fn source(&self, params: ParamSpace) -> String {
-        let stored = |d: DType, vec: bool| super::chain_wgsl::vector(wgsl_type(d), if vec { 4 } else { 1 });
-        let side = |name: &str, s: Side, outer: usize| {
-            let storage = if self.eights { "vec4<u32>".into() } else { stored(self.dtype, s.vec) };
-            let pad = tile::padding(s.along_k, self.tile.k);
-            context! { name, along_k => s.along_k, vec => s.vec, storage, pad, period => self.period(outer) }
-        };
-        let (a, b) = (side("a", self.a, self.tile.m), side("b", self.b, self.tile.n));
-        let rounds = match self.units {
-            Some(_) => Vec::new(),
-            None => self.rounds([(&a, "row0", "p.m"), (&b, "col0", "p.n")]),
-        };
-        let printer = Printer { compute: DType::F32, width: 4, zero: "p.zero" };
-        let extras: Vec<Value> = (0..self.extras.len()).map(|i| self.extra(i)).collect();
-        let t = self.tile;
-        let all = [self.dtype, self.out].into_iter().chain(self.extras.iter().map(|e| e.0));
-        let split = self.units.is_some_and(|u| u.split);
-        let f16 = self.units.is_some() || all.into_iter().any(|d| d == DType::F16) || self.epilogue.rounds_f16();
-        render(
-            self.name(),
-            params,
-            context! {
-                f16, u => self.units.map(Units::context), split, eights => self.eights, scaled => self.scaled(), fold => if split { FOLD } else { 0 },
-                staged => if self.units.is_some() { wgsl_type(self.dtype) } else { "f32" },
-                a, b, rounds, extras, batch_rank => self.batch_rank,
-                guarded => !self.full, T => "vec4<f32>",
-                out_binding => self.bindings().len() - usize::from(self.sums),
-                sliced => self.sliced, sums => self.sums, k_end => if self.sliced { "s.k" } else { "p.k" },
-                out_storage => stored(self.out, self.out_vec), out_scalar => wgsl_type(self.out), out_vec => self.out_vec,
-                steps => printer.steps(&self.epilogue), result => name(self.epilogue.result()),
-                bm => t.m, bn => t.n, bk => t.k, tm => t.tm, tn => t.tn, threads => self.workgroup_size(),
-                stages => tile::stages(t), across => across(t.n / t.tn, t.m / t.tm),
-            },
-        )
-    }
-
-    /// After how many fetches an invocation on units is back at the same numbers of an operand's outer dimension, where the
-    /// operand lies along it.
-    fn period(&self, outer: usize) -> usize {
-        let width = outer / if self.eights { 8 } else { 4 };
-        let threads = self.workgroup_size() as usize;
-        (1..width).find(|fetches| (fetches * threads).is_multiple_of(width)).unwrap_or(width)
-    }
-
-    /// What an invocation fetches of a stage, for the template: in each round one block of four by four, of A or of B
-    /// by where it stands in the workgroup.
-    fn rounds(&self, sides: [(&Value, &str, &str); 2]) -> Vec<Vec<Value>> {
-        let t = self.tile;
-        let threads = self.workgroup_size() as usize;
-        let outer = [t.m, t.n];
-        let blocks = outer.map(|o| o * t.k / 16);
-        let all = blocks[0] + blocks[1];
-        let round = |start: usize| {
-            let end = start + threads;
-            // blocks of A, then those of B, that lie in this round
-            let ranges = [(0, blocks[0]), (blocks[0], all)];
-            let inside = (0..2).filter(|&i| ranges[i].0 < end && ranges[i].1 > start);
-            let part = |(nth, i): (usize, usize)| {
-                let (first, last) = ranges[i];
-                let condition = match (nth, last < end) {
-                    (0, false) => String::new(),
-                    (0, true) => format!("if lane < {}u", last - start),
-                    (_, true) => format!("else if lane < {}u", last - start),
-                    (_, false) => "else".to_owned(),
-                };
-                let id = if first > start {
-                    format!("lane - {}u", first - start)
-                } else {
-                    format!("lane + {}u", start - first)
-                };
-                let (side, first, limit) = sides[i];
-                context! { side, first, limit, condition, id, outer => outer[i] }
-            };
-            inside.enumerate().map(part).collect()
-        };
-        (0..all).step_by(threads.max(1)).map(round).collect()
-    }
-
-    /// The epilogue's input `i + 1` as the template sees it.
-    fn extra(&self, i: usize) -> Value {
-        let (dtype, columns) = self.extras[i];
-        let index = i + 1;
-        let in_place = self.in_place == Some(i);
-        let array = if in_place { "c".to_owned() } else { format!("e{index}") };
-        let condition = is_condition(&self.epilogue, index);
-        let (scalar, convert) = if condition { ("u32", "u32") } else { (wgsl_type(dtype), "f32") };
-        let value = match columns {
-            Columns::Splat => format!("vec4<{convert}>({convert}({array}[at{index}]))"),
-            Columns::Vec => format!("vec4<{convert}>({array}[at{index} + col / 4u])"),
-            Columns::Four => {
-                let at = |j: usize| format!("{convert}({array}[at{index} + min(col + {j}u, p.n - 1u)])");
-                format!("vec4<{convert}>({}, {}, {}, {})", at(0), at(1), at(2), at(3))
-            }
-        };
-        let load = if condition { format!("({value} != vec4<u32>(0u))") } else { value };
-        let storage = super::chain_wgsl::vector(scalar, if columns == Columns::Vec { 4 } else { 1 });
-        let binding = 3 + (0..i).filter(|j| self.in_place != Some(*j)).count();
-        let loaded = if condition { "vec4<bool>" } else { "vec4<f32>" };
-        let by_row = self.by_row[i];
-        context! { index, in_place, binding, storage, load, loaded, by_row }
     }
 
     /// How each storage binding is used.
