@@ -11,6 +11,10 @@ use std::path::{Path, PathBuf};
 /// The environment variable that names the directory where the user's own is meant. Empty, nothing is kept.
 pub const VARIABLE: &str = "KILN_CACHE_DIR";
 
+/// What whoever finds that nothing is kept can do.
+pub(crate) const ADVICE: &str =
+    "let KILN_CACHE_DIR or CompileOptions::cache name a directory that can be written, or none";
+
 /// Where kernels that were compiled and choices that were measured are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum CacheDir {

@@ -8,10 +8,12 @@ use crate::plan::PlanError;
 use crate::select::SelectError;
 use crate::train::TrainError;
 use crate::tune::{TuneError, TuningError};
+use std::fmt;
 use thiserror::Error;
 
-/// What a call of the library can fail with.
-#[derive(Debug, Error)]
+/// What a call of the library can fail with. Its `Debug` is its words as well, since that is what a `main` that returns it
+/// prints.
+#[derive(Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A graph cannot be built or rewritten.
@@ -125,6 +127,12 @@ pub enum Error {
         /// What it may be.
         bound: IndexBound,
     },
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
 }
 
 impl From<TuneError> for Error {

@@ -184,7 +184,7 @@ impl Session {
     /// Makes what was decided, with its parameters.
     pub(crate) fn load(
         &self,
-        compiled: Compiled,
+        mut compiled: Compiled,
         params: &dyn ParamSource,
         options: &CompileOptions,
     ) -> Result<Program, Error> {
@@ -200,6 +200,7 @@ impl Session {
             Executable::new(&self.gpu, compiled.recording.clone(), executable_options, contents)
         })?;
         self.save_pipelines(options);
+        self.pipeline_warnings().into_iter().for_each(|words| compiled.report.add("cache", words));
         tracing::debug!(mode = %options.mode, dispatches = compiled.recording.dispatches.len(), bytes = compiled.plan.total(), "compiled");
         let split = if options.mode == Mode::Eager { Some(1) } else { options.max_dispatches_per_submit };
         let zero = compiled.zero;

@@ -280,6 +280,9 @@ fn e16_a_file_that_is_not_whole_or_of_another_format_is_ignored_with_a_warning_a
     }
 }
 
+/// What to do where nothing is kept.
+const ADVICE: &str = "; let KILN_CACHE_DIR or CompileOptions::cache name a directory that can be written, or none";
+
 #[test]
 fn e16_a_directory_that_takes_no_file_is_a_warning() {
     let Some(session) = session() else { return };
@@ -306,6 +309,10 @@ fn e16_a_directory_that_takes_no_file_is_a_warning() {
         let report = program.compiled().tuning().unwrap();
         let kept = report.warnings.iter().filter(|w| w.contains("what was found is not kept")).count();
         assert_eq!(kept, 1, "{}: {report}", place.display());
+        // the program's report has it too, and says what to do
+        let all = program.report().to_string();
+        let said = |l: &str| l.contains(": what was found is not kept: ") && l.ends_with(ADVICE);
+        assert_eq!(all.lines().filter(|l| said(l)).count(), 1, "{all}");
     }
 }
 
@@ -360,15 +367,17 @@ fn e16_compiled_pipelines_are_kept_and_a_file_that_is_not_whole_is_made_anew() {
     let dir = tempfile::tempdir().unwrap();
     let (graph, params, inputs) = product(40);
     let expected = evaluate(&graph, &params, &inputs).unwrap();
-    let start = || {
+    let start_at = |place: &Path| {
         let session = own_session()?;
-        let cache = CacheDir::At(dir.path().to_owned());
+        let cache = CacheDir::At(place.to_owned());
         let options = CompileOptions { cache, ..CompileOptions::default() };
         let program = session.compile(&graph, &params, &options).unwrap();
         assert_close("compiled", &program.run(&refs(&inputs)).unwrap(), &expected, 1e-5);
-        Some(session.gpu().keeps_pipelines())
+        Some((session.gpu().keeps_pipelines(), program.report().to_string()))
     };
-    let Some(keeps) = start() else { return };
+    let start = || start_at(dir.path());
+    let Some((keeps, report)) = start() else { return };
+    assert!(!report.contains("cache: "), "{report}");
     let files = || {
         let names = fs::read_dir(dir.path()).into_iter().flatten().map(|e| e.unwrap().path());
         names.filter(|p| p.extension().is_some_and(|e| e == "bin")).collect::<Vec<_>>()
@@ -383,12 +392,18 @@ fn e16_compiled_pipelines_are_kept_and_a_file_that_is_not_whole_is_made_anew() {
     *corrupt.last_mut().unwrap() ^= 1;
     for bad in [&b""[..], &whole[..whole.len() / 2], &corrupt, b"elsewhere"] {
         fs::write(file, bad).unwrap();
-        start();
+        let (_, report) = start().unwrap();
+        let said = format!("cache: {}: not a whole file of compiled pipelines, which are made anew", file.display());
+        assert!(report.lines().any(|l| l == said), "{report}");
         assert!(cache::unseal(&fs::read(file).unwrap()).is_some(), "{} bytes", bad.len());
     }
     // bytes that are whole, of a driver that is not this one
     fs::write(file, cache::seal(&[0xab; 200])).unwrap();
     start();
+    let (_, report) = start_at(&file.join("below a file")).unwrap();
+    assert!(report.contains(": compiled pipelines cannot be read and are made anew: "), "{report}");
+    let said = |l: &str| l.contains(": compiled pipelines are not kept: ") && l.ends_with(ADVICE);
+    assert!(report.lines().any(said), "{report}");
 }
 
 #[test]

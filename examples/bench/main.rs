@@ -175,12 +175,17 @@ fn measure(args: &Args) -> Result<(), String> {
         weights: args.parameters.clone(),
         scratch: scratch.path().to_owned(),
     };
+    let scale_of = |adapter: &Adapter| args.scale.unwrap_or(if adapter.cpu { Scale::Small } else { Scale::Full });
+    if adapters.iter().all(|a| matrix::cells(&wanted, scale_of(a), a.cpu).is_empty()) {
+        let only = args.only.join(", ");
+        return Err(format!("no cell is like {only:?}; without --only, --list names those that there are"));
+    }
     let limits = Limits { first: Duration::from_secs(args.first_within), rest: Duration::from_secs(args.rest_within) };
     let begin = Instant::now();
     let mut left = 0;
     let mut file = None;
     for (i, adapter) in adapters.iter().enumerate() {
-        let scale = args.scale.unwrap_or(if adapter.cpu { Scale::Small } else { Scale::Full });
+        let scale = scale_of(adapter);
         let why = if adapter.cpu && args.scale.is_none() { ", as it is a CPU" } else { "" };
         println!("adapter: {}, {scale} sizes{why}", adapter.name);
         let mut cells = matrix::cells(&wanted, scale, adapter.cpu);
@@ -226,7 +231,11 @@ fn measure(args: &Args) -> Result<(), String> {
     if left > 0 {
         println!("{left} cells are left; take them up with --resume --run {run}");
     }
-    assemble(&run, &[path], false, &args.out)
+    match records.iter().any(|r| matches!(r, Record::Cell(_))) {
+        true => assemble(&run, &[path], false, &args.out),
+        // no time was left for one
+        false => Ok(()),
+    }
 }
 
 /// `2026-11-30-nvidia-h200`.
@@ -269,8 +278,15 @@ fn assemble(name: &str, runs: &[PathBuf], supersede: bool, out: &Path) -> Result
         if broken > 0 {
             eprintln!("{}: {broken} lines are no records and passed over", path.display());
         }
+        if !found.iter().any(|r| matches!(r, Record::Cell(_))) {
+            return Err(format!(
+                "{}: expected lines of JSON, a cell each, as a run writes them; found none",
+                path.display()
+            ));
+        }
         records.extend(found);
     }
+    std::fs::create_dir_all(out).map_err(|e| format!("{}: {e}", out.display()))?;
     let tables = table::tables(&records, supersede)?;
     let mut charts = Vec::new();
     for (i, table) in tables.iter().enumerate() {

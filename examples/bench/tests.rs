@@ -52,7 +52,7 @@ fn commands_say_nothing_of_where_things_lie() {
 #[test]
 fn a_run_is_resumed_and_put_together() {
     use crate::cell::{Record, read};
-    use crate::{Args, measure};
+    use crate::{Args, assemble, measure};
     use clap::Parser;
     use std::os::unix::fs::PermissionsExt;
 
@@ -89,6 +89,8 @@ fn a_run_is_resumed_and_put_together() {
     };
     let records = || read(&folder.path().join("out/r.jsonl")).unwrap().0;
     let cells = || records().iter().filter(|r| matches!(r, Record::Cell(_))).count();
+    let none = measure(&args(&["--only", "kiln/dep"])).unwrap_err();
+    assert_eq!(none, "no cell is like \"kiln/dep\"; without --only, --list names those that there are");
     measure(&args(&["--only", "kiln/*/*/*/infer/fused"])).unwrap();
     assert_eq!(cells(), 1);
     let error = measure(&args(&[])).unwrap_err();
@@ -116,6 +118,11 @@ fn a_run_is_resumed_and_put_together() {
     let summary = format!("| deep | infer | he | f32 | {} | 2.00 (recorded) | 8.00 (session) | 4.00 |", floor());
     assert!(page.lines().any(|l| l == summary), "{summary}\n{page}");
     assert!(folder.path().join("out/r-deep.svg").is_file());
+    let table = |from: &str, to: &str| assemble("t", &[at(from).into()], false, at(to).as_ref());
+    table("out/r.jsonl", "other").unwrap();
+    assert!(folder.path().join("other/t-deep.svg").is_file());
+    let words = "expected lines of JSON, a cell each, as a run writes them; found none";
+    assert_eq!(table("out/r.md", "other").unwrap_err(), format!("{}: {words}", at("out/r.md")));
     assert!(folder.path().join("out/r.json").is_file());
 }
 

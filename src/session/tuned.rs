@@ -23,6 +23,16 @@ struct Files {
     pipelines: Option<u32>,
     /// Pipelines made when they were last looked at.
     made: u64,
+    /// What went wrong with pipelines, for the next program's report.
+    warnings: Vec<String>,
+}
+
+impl Files {
+    /// Notes what went wrong, and tells whoever listens.
+    fn warn(&mut self, words: String) {
+        tracing::warn!("{words}");
+        self.warnings.push(words);
+    }
 }
 
 impl Kept {
@@ -90,7 +100,8 @@ impl Session {
         let Tuning { choices, report } = self.tune(&compiled, options, &mut tell)?;
         tracing::info!(seconds = report.seconds, problems = report.answers.len(), "tuned");
         show(1, "tuned", || Box::new(report.clone()));
-        let compiled = compiled.with(&self.limits(options), &CompileOptions { choices, ..options.clone() })?;
+        let mut compiled = compiled.with(&self.limits(options), &CompileOptions { choices, ..options.clone() })?;
+        report.warnings.iter().for_each(|words| compiled.report.add("tune", words.as_str()));
         Ok(Compiled { tuning: Some(report), ..compiled })
     }
 
@@ -119,18 +130,20 @@ impl Session {
             return;
         }
         let sealed = cache::read(&path).unwrap_or_else(|error| {
-            tracing::warn!(path = %path.display(), %error, "compiled pipelines cannot be read; they are made anew");
+            files.warn(format!("{}: compiled pipelines cannot be read and are made anew: {error}", path.display()));
             None
         });
-        let bytes = sealed.as_deref().and_then(|sealed| {
-            let bytes = cache::unseal(sealed);
-            if bytes.is_none() {
-                tracing::warn!(path = %path.display(), "not a whole file of compiled pipelines; they are made anew");
-            }
-            bytes
-        });
+        let bytes = sealed.as_deref().and_then(cache::unseal);
+        if sealed.is_some() && bytes.is_none() {
+            files.warn(format!("{}: not a whole file of compiled pipelines, which are made anew", path.display()));
+        }
         files.pipelines = Some(bytes.map_or(0, crc32fast::hash));
         self.gpu.give_pipelines(bytes);
+    }
+
+    /// What went wrong with compiled pipelines since it was last asked for, without ending anything.
+    pub(super) fn pipeline_warnings(&self) -> Vec<String> {
+        std::mem::take(&mut self.kept.lock().warnings)
     }
 
     /// Keeps what was compiled, if something was.
@@ -151,7 +164,7 @@ impl Session {
         match cache::replace(&path, &cache::seal(&bytes)) {
             Ok(()) => files.pipelines = Some(sum),
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "compiled pipelines are not kept");
+                files.warn(format!("{}: compiled pipelines are not kept: {error}; {}", path.display(), cache::ADVICE));
             }
         }
     }

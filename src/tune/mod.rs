@@ -15,6 +15,7 @@ mod work;
 pub use report::{Answer, Progress, TuneReport};
 pub use store::{Entry, Limits, TuningCache, TuningError, file_name};
 
+use crate::cache::ADVICE;
 use crate::caps::{DeviceCaps, MatmulPrecision};
 use crate::gpu::{Gpu, GpuError};
 use crate::graph::Graph;
@@ -162,7 +163,7 @@ pub fn tune(
     report.seconds = begin.elapsed().as_secs_f64();
     let kept = path.filter(|_| !found.is_empty()).map(|path| (path, found.add_to(path)));
     if let Some((path, Err(error))) = kept {
-        report.warn(format!("{}: what was found is not kept: {error}", path.display()));
+        report.warn(format!("{}: what was found is not kept: {error}; {ADVICE}", path.display()));
     }
     Ok(Tuning { choices, report })
 }

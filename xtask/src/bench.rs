@@ -50,7 +50,9 @@ fn peers(args: &[OsString]) -> Vec<&'static str> {
             None => None,
         }
     });
-    let named: Vec<&str> = words.flat_map(|list| list.split(',')).collect();
+    // what runs nothing needs none of them
+    let runs = !args.iter().any(|arg| arg == "--list" || arg == "--table");
+    let named: Vec<&str> = words.flat_map(|list| list.split(',')).filter(|_| runs).collect();
     PEERS.iter().map(|(name, _)| *name).filter(|name| named.contains(name)).collect()
 }
 
@@ -113,6 +115,7 @@ mod tests {
         assert_eq!(plan("--compare pytorch,meganeura --resume").unwrap().peers, ["meganeura"]);
         assert_eq!(plan("--compare=burn --compare meganeura").unwrap().peers, ["burn", "meganeura"]);
         assert!(plan("--only meganeura --compare").unwrap().peers.is_empty());
+        assert!(plan("--list --compare burn").unwrap().peers.is_empty());
     }
 
     #[test]
