@@ -193,7 +193,14 @@ fn measure(args: &Args) -> Result<(), String> {
             println!("{program} chooses its device itself, so that it is run beside the machine's first adapter alone");
             cells.retain(|c| c.program != *program);
         }
+        if adapter.cpu && args.precisions.iter().any(|p| matrix::ON_UNITS.contains(&p.as_str())) {
+            println!("{} are of products on matrix units, which a CPU lacks: left out", matrix::ON_UNITS.join(" and "));
+        }
+        let all = cells.len();
         cells.retain(|cell| !cell::has(&records, &adapter.name, cell, args.retry_failed));
+        if args.resume {
+            println!("{} of {all} cells are there", all - cells.len());
+        }
         if args.list {
             cells.iter().for_each(|c| println!("{c}"));
             continue;

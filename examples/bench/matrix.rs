@@ -8,7 +8,7 @@ pub const MODES: &[&str] = &["eager", "recorded", "fused", "tuned"];
 /// kiln's precisions.
 pub const PRECISIONS: &[&str] = &["highest", "high", "medium", "f16"];
 /// Those of products on matrix units, which CPUs lack.
-const ON_UNITS: [&str; 2] = ["high", "medium"];
+pub const ON_UNITS: [&str; 2] = ["high", "medium"];
 
 /// How PyTorch runs a model; with `sdpa-` before it, GPTlite with one linear for Q, K and V and
 /// `scaled_dot_product_attention`.
