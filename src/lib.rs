@@ -91,7 +91,7 @@ pub mod tune;
 pub use caps::MatmulPrecision;
 pub use error::Error;
 pub use gpu::AdapterChoice;
-pub use grad::{Checkpoint, GradError, Parameters, differentiate, gradients};
+pub use grad::{GradError, Parameters, differentiate, gradients};
 pub use graph::{Builder, DType, Graph, Shape, TensorType};
 pub use session::{CompileOptions, Mode, Program, Run, Session};
 pub use tensor::Tensor;
