@@ -48,6 +48,16 @@ pub enum Error {
         /// The rate it learned at.
         learning_rate: f64,
     },
+    /// An option of compiling cannot be so.
+    #[error("{option} is {got}, expected {expected}")]
+    Option {
+        /// The field of the options.
+        option: &'static str,
+        /// What it may be.
+        expected: &'static str,
+        /// What it is.
+        got: String,
+    },
     /// A node cannot run on this device.
     #[error(transparent)]
     Select(#[from] SelectError),

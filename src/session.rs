@@ -79,7 +79,8 @@ pub struct CompileOptions {
     /// uniform buffer. Which is faster to encode depends on the driver: `cargo bench --bench encode` times both.
     pub immediates: bool,
     /// Most dispatches of a command buffer, where one for the whole run would take longer than the operating system
-    /// lets a device be busy (two seconds on Windows); `None` puts all in one. [`Mode::Eager`] puts one in each.
+    /// lets a device be busy (two seconds on Windows), at least 1; `None` puts all in one. [`Mode::Eager`] puts one in
+    /// each.
     pub max_dispatches_per_submit: Option<usize>,
     /// Which launches may run side by side in [`Mode::Fused`].
     pub overlap: Overlap,
@@ -167,8 +168,8 @@ impl Session {
     /// Makes a program of a graph: everything that does not change from run to run happens here.
     ///
     /// # Errors
-    /// If a node cannot run within the device's limits, a parameter is missing, of another shape or no float
-    /// where one is wanted, or the device fails.
+    /// If an option cannot be so, a node cannot run within the device's limits, a parameter is missing, of another shape
+    /// or no float where one is wanted, or the device fails.
     pub fn compile(&self, graph: &Graph, params: &dyn ParamSource, options: &CompileOptions) -> Result<Program, Error> {
         let options = &self.with_preloaded(options);
         let compiled = self.tuned(compile(graph, &self.limits(options), options)?, options)?;
