@@ -79,7 +79,8 @@ pub struct CompileOptions {
     /// uniform buffer. Which is faster to encode depends on the driver: `cargo bench --bench encode` times both.
     pub immediates: bool,
     /// Most dispatches of a command buffer, where one for the whole run would take longer than the operating system
-    /// lets a device be busy (two seconds on Windows); `None` puts all in one. [`Mode::Eager`] puts one in each.
+    /// lets a device be busy (two seconds on Windows), at least 1; `None` puts all in one. [`Mode::Eager`] puts one in
+    /// each.
     pub max_dispatches_per_submit: Option<usize>,
     /// Which launches may run side by side in [`Mode::Fused`].
     pub overlap: Overlap,
@@ -167,8 +168,8 @@ impl Session {
     /// Makes a program of a graph: everything that does not change from run to run happens here.
     ///
     /// # Errors
-    /// If a node cannot run within the device's limits, a parameter is missing or of another shape, or the device
-    /// fails.
+    /// If an option cannot be so, a node cannot run within the device's limits, a parameter is missing, of another shape
+    /// or no float where one is wanted, or the device fails.
     pub fn compile(&self, graph: &Graph, params: &dyn ParamSource, options: &CompileOptions) -> Result<Program, Error> {
         let options = &self.with_preloaded(options);
         let compiled = self.tuned(compile(graph, &self.limits(options), options)?, options)?;
@@ -254,7 +255,7 @@ impl Program {
     /// Starts a run and returns at once; several may be in flight, and each keeps its own results.
     ///
     /// # Errors
-    /// If inputs are missing, unknown, of another type or index past an end; if the device fails.
+    /// If inputs are missing, unknown, given twice, of another type or index past an end; if the device fails.
     pub fn submit(&self, inputs: &[(&str, &Tensor)]) -> Result<Run<'_>, Error> {
         self.start(&[inputs], Submission { split: self.split, profile: None, read: true })
     }
@@ -314,7 +315,7 @@ impl Program {
     /// Gives every parameter a new value ahead of the next run.
     ///
     /// # Errors
-    /// If a parameter is missing or of another shape; if the device fails.
+    /// If a parameter is missing, of another shape or no float where one is wanted; if the device fails.
     pub fn write_parameters(&self, params: &dyn ParamSource) -> Result<(), Error> {
         for content in contents(&self.compiled, params) {
             let Content { buffer, offset, bytes } = content?;
@@ -397,15 +398,22 @@ fn find<'a>(kind: &'static str, ports: &'a [BufferPort], name: &str) -> Result<&
 }
 
 fn unknown(kind: &'static str, what: &'static str, ports: &[BufferPort], name: &str) -> Error {
-    let known: Vec<String> = ports.iter().map(|p| format!("{} {}", p.port.name, p.port.ty)).collect();
-    let known = if known.is_empty() { "none".into() } else { known.join(", ") };
-    Error::Name { kind, name: name.into(), what, known }
+    Error::Name { kind, name: name.into(), what, known: known(ports.iter()) }
+}
+
+/// The names and types there are, as [`Error::Name`] shows them.
+pub(crate) fn known<'a>(ports: impl Iterator<Item = &'a BufferPort>) -> String {
+    let known: Vec<String> = ports.map(|p| format!("{} {}", p.port.name, p.port.ty)).collect();
+    if known.is_empty() { "none".into() } else { known.join(", ") }
 }
 
 /// The bytes of each input of a run.
 fn checked_inputs<'a>(ports: &[BufferPort], inputs: &[(&str, &'a Tensor)]) -> Result<Vec<&'a [u8]>, Error> {
-    for (name, _) in inputs {
+    for (i, (name, _)) in inputs.iter().enumerate() {
         find("input", ports, name)?;
+        if inputs[..i].iter().any(|(before, _)| before == name) {
+            return Err(unknown("input", "is given twice", ports, name));
+        }
     }
     ports.iter().map(|port| checked_input(port, inputs, ports)).collect()
 }

@@ -16,24 +16,36 @@ impl Tensor {
     ///
     /// # Panics
     /// If the numbers of elements differ.
+    #[track_caller]
     pub fn f32(shape: impl Into<Shape>, values: &[f32]) -> Tensor {
-        Tensor::from_bytes(TensorType::new(DType::F32, shape), bytemuck::cast_slice(values).to_vec())
+        let ty = TensorType::new(DType::F32, shape);
+        check_count(&ty, values.len());
+        Tensor::from_bytes(ty, bytemuck::cast_slice(values).to_vec())
     }
 
     /// From i32 values; see [`Tensor::f32`].
     ///
     /// # Panics
     /// If the numbers of elements differ.
+    #[track_caller]
     pub fn i32(shape: impl Into<Shape>, values: &[i32]) -> Tensor {
-        Tensor::from_bytes(TensorType::new(DType::I32, shape), bytemuck::cast_slice(values).to_vec())
+        let ty = TensorType::new(DType::I32, shape);
+        check_count(&ty, values.len());
+        Tensor::from_bytes(ty, bytemuck::cast_slice(values).to_vec())
     }
 
     /// From raw little-endian elements.
     ///
     /// # Panics
     /// If `bytes` is not the type's size.
+    #[track_caller]
     pub fn from_bytes(ty: TensorType, bytes: Vec<u8>) -> Tensor {
-        assert_eq!(ty.bytes(), bytes.len(), "a tensor of {ty} takes {} bytes", ty.bytes());
+        let (elements, size, expected) = (ty.shape.elements(), ty.dtype.size(), ty.bytes());
+        let got = bytes.len();
+        assert!(
+            expected == got,
+            "a tensor of {ty} takes {expected} bytes, {elements} elements of {size}, got {got} bytes"
+        );
         Tensor { ty, bytes }
     }
 
@@ -41,7 +53,9 @@ impl Tensor {
     ///
     /// # Panics
     /// If the numbers of elements differ.
+    #[track_caller]
     pub fn from_f64(ty: TensorType, values: &[f64]) -> Tensor {
+        check_count(&ty, values.len());
         let bytes = match ty.dtype {
             DType::F32 => values.iter().flat_map(|v| (*v as f32).to_le_bytes()).collect(),
             DType::F16 => values.iter().flat_map(|v| f16::from_f64(*v).to_le_bytes()).collect(),
@@ -111,9 +125,40 @@ impl Tensor {
     }
 }
 
+#[track_caller]
+fn check_count(ty: &TensorType, got: usize) {
+    let expected = ty.shape.elements();
+    assert!(expected == got, "a tensor of {ty} takes {expected} elements, got {got}; give as many or another shape");
+}
+
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let head: Vec<f64> = self.to_f64().into_iter().take(8).collect();
         write!(f, "Tensor({}, {head:?}…)", self.ty)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{UnwindSafe, catch_unwind};
+
+    #[test]
+    fn another_number_of_elements_is_told() {
+        fn panics(make: impl FnOnce() -> Tensor + UnwindSafe) -> String {
+            *catch_unwind(make).unwrap_err().downcast::<String>().unwrap()
+        }
+        let ty = |dtype| TensorType::new(dtype, [2, 3]);
+        let five = "takes 6 elements, got 5; give as many or another shape";
+        assert_eq!(panics(|| Tensor::f32([2, 3], &[0.0; 5])), format!("a tensor of f32 (2, 3) {five}"));
+        assert_eq!(panics(|| Tensor::i32([2, 3], &[0; 5])), format!("a tensor of i32 (2, 3) {five}"));
+        assert_eq!(
+            panics(move || Tensor::from_f64(ty(DType::F16), &[0.0; 5])),
+            format!("a tensor of f16 (2, 3) {five}")
+        );
+        assert_eq!(
+            panics(move || Tensor::from_bytes(ty(DType::F16), vec![0; 11])),
+            "a tensor of f16 (2, 3) takes 12 bytes, 6 elements of 2, got 11 bytes"
+        );
     }
 }

@@ -281,9 +281,7 @@ fn d13_a_run_is_split_after_so_many_dispatches() {
     let Some(session) = own_session() else { return };
     let (graph, x) = (chain(25), fill(&[64], |i| noise(1, i)));
     let whole = session.compile(&graph, &Named::new(), &poisoned(Mode::Recorded)).unwrap().run(&[("x", &x)]).unwrap();
-    for (most, submits) in
-        [(None, 1), (Some(100), 1), (Some(25), 1), (Some(24), 2), (Some(10), 3), (Some(1), 25), (Some(0), 25)]
-    {
+    for (most, submits) in [(None, 1), (Some(100), 1), (Some(25), 1), (Some(24), 2), (Some(10), 3), (Some(1), 25)] {
         let options = CompileOptions { max_dispatches_per_submit: most, ..poisoned(Mode::Recorded) };
         let program = session.compile(&graph, &Named::new(), &options).unwrap();
         let before = Counts::of(&session);
@@ -295,6 +293,11 @@ fn d13_a_run_is_split_after_so_many_dispatches() {
         let (out, trace) = program.trace(&[("x", &x)]).unwrap();
         assert_eq!((&out, trace.frames[0].submits), (&whole, submits));
     }
+    let none = CompileOptions { max_dispatches_per_submit: Some(0), ..CompileOptions::default() };
+    assert_eq!(
+        session.compile(&graph, &Named::new(), &none).err().unwrap().to_string(),
+        "max_dispatches_per_submit is 0, expected at least 1, or None for one submit of all"
+    );
 }
 
 #[test]

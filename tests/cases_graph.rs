@@ -8,7 +8,7 @@ use device::{
 };
 use kiln::Error;
 use kiln::caps::DeviceCaps;
-use kiln::graph::{Binary, Builder, DType, Graph, Reduction, TensorType, Unary};
+use kiln::graph::{Binary, Builder, DType, Graph, GraphError, Reduction, TensorType, Unary, ValueId};
 use kiln::reference::evaluate;
 use kiln::session::{CompileOptions, Mode, Session, compile};
 use kiln::tensor::Tensor;
@@ -381,6 +381,16 @@ fn e15_shapes_that_do_not_fit_are_named_when_the_graph_is_built() {
         error.to_string(),
         "linear \"w\": the bias must be a vector of the output size: left (2, 5), right (7) (dimension 1)"
     );
+    let turned = b.parameter("fc2.weight", f32(&[3, 5])).unwrap();
+    let error = b.linear(x, turned, None).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "linear \"fc2\": inner sizes differ, the weight is (out, in), here (5, 3): left (2, 3), right (3, 5) (dimension 1)"
+    );
+    let other = b.parameter("other", f32(&[6, 4])).unwrap();
+    let error = b.linear(x, other, None).unwrap_err();
+    assert_eq!(error.to_string(), "linear \"other\": inner sizes differ: left (2, 3), right (6, 4) (dimension 1)");
+    assert_eq!(b.concat(&[], 0).unwrap_err().to_string(), "concat \"concat\": expected at least 1 inputs, got 0");
     let error = b.scope("join", |b| b.concat(&[x, y], 0)).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -391,6 +401,34 @@ fn e15_shapes_that_do_not_fit_are_named_when_the_graph_is_built() {
         error.to_string(),
         "add \"residual.add\": shapes do not broadcast: left (2, 3), right (4, 5) (dimension 0)"
     );
+}
+
+#[test]
+fn scalars_that_make_everything_nan_are_refused_when_the_graph_is_built() {
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[2, 4])).unwrap();
+    let heads = b.input("heads", f32(&[1, 2, 4])).unwrap();
+    let gamma = b.parameter("gamma", f32(&[4])).unwrap();
+    let text = |made: Result<ValueId, GraphError>| made.unwrap_err().to_string();
+    let (nan, inf) = (f32::NAN, f32::INFINITY);
+    assert_eq!(text(b.scale(x, nan)), "scale \"scale\": factor: expected a number, got NaN");
+    for (eps, got) in [(nan, "NaN"), (inf, "inf"), (-inf, "-inf"), (-1e-5, "-0.00001")] {
+        let rest = format!("eps: expected a finite number of at least 0, got {got}");
+        assert_eq!(text(b.layernorm(x, gamma, gamma, eps)), format!("layernorm \"layernorm\": {rest}"));
+        assert_eq!(text(b.rmsnorm(x, gamma, eps)), format!("rmsnorm \"rmsnorm\": {rest}"));
+    }
+    for (scale, got) in [(nan, "NaN"), (inf, "inf"), (-inf, "-inf")] {
+        assert_eq!(
+            text(b.attention(heads, heads, heads, 2, scale, true, None, None)),
+            format!("attention \"attention\": scale: expected a finite number, got {got}")
+        );
+    }
+    for factor in [inf, -inf, 0.0] {
+        b.scale(x, factor).unwrap();
+    }
+    b.layernorm(x, gamma, gamma, 0.0).unwrap();
+    b.attention(heads, heads, heads, 2, -0.5, true, None, None).unwrap();
+    b.constant(nan, f32(&[2])).unwrap();
 }
 
 #[test]

@@ -137,6 +137,10 @@ fn w02_gaps_overlaps_and_what_trails() {
     );
 }
 
+/// The most that a header may have, and what the error says beside.
+const TOO_LONG: &str = "100000000; this is no safetensors file, which has that length in its first 8 bytes, or a \
+                        damaged one: save the tensors as safetensors";
+
 #[test]
 fn w03_header_lengths_that_cannot_be() {
     let files = Files::new();
@@ -151,7 +155,11 @@ fn w03_header_lengths_that_cannot_be() {
     let mut bytes = u64::MAX.to_le_bytes().to_vec();
     assert_eq!(
         refusal(&files.bytes(&bytes)),
-        "model.safetensors: header length is 18446744073709551615 bytes, expected at most 100000000"
+        format!("model.safetensors: header length is 18446744073709551615 bytes, expected at most {TOO_LONG}")
+    );
+    assert_eq!(
+        refusal(&files.bytes(b"{\"model\": \"gptlite\"}")),
+        format!("model.safetensors: header length is 2480468976814858875 bytes, expected at most {TOO_LONG}")
     );
     bytes = 100u64.to_le_bytes().to_vec();
     bytes.extend_from_slice(b"{}");
@@ -193,8 +201,8 @@ fn w03_headers_that_are_not_tensors_by_name() {
 fn w04_a_header_over_the_formats_limit() {
     let files = Files::new();
     for (header, text) in [
-        (100_000_001u64, "header length is 100000001 bytes, expected at most 100000000"),
-        (100_000_000, "header length is 100000000 bytes, got 8 bytes in all with the 8 of the length"),
+        (100_000_001u64, format!("header length is 100000001 bytes, expected at most {TOO_LONG}")),
+        (100_000_000, "header length is 100000000 bytes, got 8 bytes in all with the 8 of the length".into()),
     ] {
         let path = files.bytes(&header.to_le_bytes());
         if header > 100_000_000 {

@@ -73,10 +73,13 @@ fn a_tensor_that_does_not_fit_a_state_is_told_why() {
         program.copy_state(name, &session.upload(tensor).unwrap()).unwrap_err().to_string()
     };
     assert_eq!(fails(&session, "z", &fits), "state \"z\" does not exist; the program's states are: x f32 (5)");
-    for (tensor, got) in [(fill(&[1, 5], |_| 0.0), "f32 (1, 5)"), (fill_as(DType::I32, &[5], |_| 0.0), "i32 (5)")] {
+    for (tensor, rest) in [
+        (fill(&[1, 5], |_| 0.0), "f32 (1, 5); compile one for this shape, or pad"),
+        (fill_as(DType::I32, &[5], |_| 0.0), "i32 (5); give f32, since nothing is cast on the way in"),
+    ] {
         assert_eq!(
             fails(&session, "x", &tensor),
-            format!("state \"x\": the program was compiled for f32 (5), got {got}; compile one for this shape, or pad")
+            format!("state \"x\": the program was compiled for f32 (5), got {rest}")
         );
     }
     assert_eq!(

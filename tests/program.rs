@@ -190,7 +190,11 @@ fn wrong_inputs_are_told_what_is_wrong() {
     );
     assert_eq!(
         fails(&[("x", &fill_as(DType::I32, &[1, 4], |_| 1.0)), ("row", &row)]),
-        format!("input \"x\": {other} i32 (1, 4); compile one for this shape, or pad")
+        format!("input \"x\": {other} i32 (1, 4); give f32, since nothing is cast on the way in")
+    );
+    assert_eq!(
+        fails(&[("x", &x), ("row", &row), ("x", &x)]),
+        "input \"x\" is given twice; the program's inputs are: x f32 (1, 4), row i32 (1)"
     );
     for bad in [3, -1] {
         assert_eq!(
@@ -205,7 +209,8 @@ fn wrong_inputs_are_told_what_is_wrong() {
     let error = program.write_state("total", &row).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "state \"total\": the program was compiled for f32 (1, 4), got i32 (1); compile one for this shape, or pad"
+        "state \"total\": the program was compiled for f32 (1, 4), got i32 (1); give f32, since nothing is cast on the way in, and \
+         compile one for this shape, or pad"
     );
     assert!(program.run(&[("x", &x), ("row", &row)]).is_ok(), "a refused call changes nothing");
     assert_eq!(program.read_state("total").unwrap().to_f32(), [0.0; 4]);
@@ -228,19 +233,52 @@ fn an_index_into_a_table_without_rows_is_refused() {
 }
 
 #[test]
-fn parameters_that_are_missing_or_of_another_shape() {
+fn parameters_that_are_missing_or_of_another_type() {
     let Some(session) = session() else { return };
-    let (graph, _) = accumulator();
+    let (graph, params) = accumulator();
     let compile =
         |params: &Named| session.compile(&graph, params, &CompileOptions::default()).err().unwrap().to_string();
     assert_eq!(
         compile(&Named::new()),
         "parameter \"table\" (f32 (3, 4)) is not given; load a checkpoint that has it or initialise it"
     );
+    let misspelt = |n: usize| -> Named { (0..n).map(|i| (format!("tabel.{i}"), fill(&[3, 4], |_| 1.0))).collect() };
+    let missing = "parameter \"table\" (f32 (3, 4)) is not given; load a checkpoint that has it or initialise it; \
+                   given but not in the graph: \"tabel.0\"";
+    assert_eq!(compile(&misspelt(1)), missing);
+    let others = (1..8).map(|i| format!(", \"tabel.{i}\"")).collect::<String>();
+    assert_eq!(compile(&misspelt(8)), format!("{missing}{others}"));
+    assert_eq!(compile(&misspelt(10)), format!("{missing}{others} and 2 more"));
+    let table = |dtype, shape: &[usize]| named([("table", fill_as(dtype, shape, |_| 1.0))]);
+    for (dtype, shape, rest) in [
+        (DType::F32, &[4, 3][..], "f32 (4, 3); transpose it: a linear's weight is (out, in), as in PyTorch"),
+        (DType::F32, &[3, 5], "f32 (3, 5); give one of that shape, or build the graph for this one"),
+        (DType::I32, &[12], "i32 (12); give one of that shape, or build the graph for this one"),
+        (DType::I32, &[3, 4], "i32 (3, 4); give f32, f16 or bf16: only floats are cast"),
+        (DType::U32, &[3, 4], "u32 (3, 4); give f32, f16 or bf16: only floats are cast"),
+        (DType::Bool, &[3, 4], "bool (3, 4); give f32, f16 or bf16: only floats are cast"),
+    ] {
+        assert_eq!(compile(&table(dtype, shape)), format!("parameter \"table\": expected f32 (3, 4), got {rest}"));
+    }
+    let program = session.compile(&graph, &params, &CompileOptions::default()).unwrap();
     assert_eq!(
-        compile(&named([("table", fill(&[4, 3], |_| 1.0))])),
-        "parameter \"table\": expected f32 (3, 4), got f32 (4, 3)"
+        program.write_parameters(&table(DType::I32, &[3, 4])).unwrap_err().to_string(),
+        "parameter \"table\": expected f32 (3, 4), got i32 (3, 4); give f32, f16 or bf16: only floats are cast"
     );
+    // an integer parameter takes its own type alone
+    let mut b = Builder::new();
+    let order = b.parameter("order", TensorType::new(DType::I32, [2])).unwrap();
+    let two = b.constant(2.0, TensorType::new(DType::I32, [2])).unwrap();
+    let y = b.mul(order, two).unwrap();
+    b.output("y", y).unwrap();
+    let doubled = b.finish().unwrap();
+    let compile = |params: &Named| session.compile(&doubled, params, &CompileOptions::default());
+    assert_eq!(
+        compile(&named([("order", fill(&[2], |_| 1.0))])).err().unwrap().to_string(),
+        "parameter \"order\": expected i32 (2), got f32 (2); give i32: only floats are cast"
+    );
+    let given = named([("order", Tensor::i32([2], &[3, -4]))]);
+    assert_eq!(compile(&given).unwrap().run(&[]).unwrap()["y"], Tensor::i32([2], &[6, -8]));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::fmt;
 pub struct AttentionAttrs {
     /// Number of heads H; the width of q, k and v is H times the head size D.
     pub heads: usize,
-    /// Factor on the scores.
+    /// Factor on the scores, finite.
     pub scale: Scalar,
     /// Query i sees only keys j ≤ i + offset, with offset = Sk − Sq, which may be negative: aligned at the bottom
     /// right. [`AttentionAttrs::lengths`] has an offset of its own.

@@ -156,7 +156,7 @@ impl Builder {
         self.push(Op::Unary(f), &[x])
     }
 
-    /// `x * c`.
+    /// `x * c`; c may be infinite, but not NaN.
     pub fn scale(&mut self, x: ValueId, c: f32) -> Value {
         self.unary(Unary::Scale(c.into()), x)
     }
@@ -231,12 +231,12 @@ impl Builder {
         self.push(Op::LogSoftmax(axis), &[x])
     }
 
-    /// Layer norm over the last dimension.
+    /// Layer norm over the last dimension; `eps` is finite and at least 0.
     pub fn layernorm(&mut self, x: ValueId, gamma: ValueId, beta: ValueId, eps: f32) -> Value {
         self.push(Op::LayerNorm(eps.into()), &[x, gamma, beta])
     }
 
-    /// RMS norm over the last dimension.
+    /// RMS norm over the last dimension; `eps` is finite and at least 0.
     pub fn rmsnorm(&mut self, x: ValueId, gamma: ValueId, eps: f32) -> Value {
         self.push(Op::RmsNorm(eps.into()), &[x, gamma])
     }
@@ -286,7 +286,7 @@ impl Builder {
         self.push(Op::Slice { axis, start, len }, &[x])
     }
 
-    /// All, one after the other along an axis.
+    /// All, at least one, one after the other along an axis.
     pub fn concat(&mut self, parts: &[ValueId], axis: usize) -> Value {
         self.push(Op::Concat(axis), parts)
     }

@@ -1,7 +1,7 @@
 //! In: an op and the types of its inputs; out: the types of its outputs, or what does not fit and where.
 
 use super::core::indexes;
-use super::{AttentionAttrs, Chain, DType, GraphError, Op, ParamLayout, Ref, Shape, Step, TensorType};
+use super::{AttentionAttrs, Chain, DType, GraphError, Op, ParamLayout, Ref, Scalar, Shape, Step, TensorType, Unary};
 
 /// Sizes of a matrix product (batch, M, K) × (batch, K, N) after transposition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,10 +50,10 @@ impl Ctx<'_> {
         if expected.contains(&self.inputs.len()) {
             return Ok(());
         }
-        let expected = if expected.start() == expected.end() {
-            expected.start().to_string()
-        } else {
-            format!("{} to {}", expected.start(), expected.end())
+        let expected = match (*expected.start(), *expected.end()) {
+            (least, usize::MAX) => format!("at least {least}"),
+            (least, most) if least == most => least.to_string(),
+            (least, most) => format!("{least} to {most}"),
         };
         Err(GraphError::Arity { op: self.op, node: self.node.into(), expected, got: self.inputs.len() })
     }
@@ -192,14 +192,22 @@ impl Ctx<'_> {
             return Err(self.shapes("the weight is (out, in)", x, w, None));
         }
         if x.last() != w.dims()[1] {
-            return Err(self.shapes("inner sizes differ", x, w, Some(x.rank() - 1)));
+            let what = match w.dims() {
+                &[k, n] if k == x.last() => format!("inner sizes differ, the weight is (out, in), here ({n}, {k})"),
+                _ => "inner sizes differ".into(),
+            };
+            return Err(self.shapes(what, x, w, Some(x.rank() - 1)));
         }
         let mut dims = x.dims().to_vec();
         dims[x.rank() - 1] = w.dims()[0];
         Ok(TensorType::new(dtype, dims))
     }
 
-    fn norm(&self) -> Result<(TensorType, TensorType), GraphError> {
+    fn norm(&self, eps: Scalar) -> Result<(TensorType, TensorType), GraphError> {
+        // a negative one makes NaN of a row of small variance
+        if !(0.0..f32::INFINITY).contains(&eps.get()) {
+            return Err(self.attribute("eps", "a finite number of at least 0", eps));
+        }
         self.float(0)?;
         let x = self.inputs[0];
         if x.shape.rank() == 0 {
@@ -217,6 +225,10 @@ impl Ctx<'_> {
         if let Some(dropout) = &a.dropout {
             self.counter(n - 1)?;
             self.probability(dropout)?;
+        }
+        // softmax of infinite scores is NaN
+        if !a.scale.get().is_finite() {
+            return Err(self.attribute("scale", "a finite number", a.scale));
         }
         let n = n - usize::from(a.dropout.is_some());
         let dtype = self.float(0)?;
@@ -316,8 +328,13 @@ pub fn infer(op: &Op, node: &str, inputs: &[&TensorType], layout: &ParamLayout) 
             }
             Ok(vec![ty])
         }
-        Op::Unary(_) => {
+        Op::Unary(f) => {
             c.arity(1..=1)?;
+            if let Unary::Scale(factor) = f
+                && factor.get().is_nan()
+            {
+                return Err(c.attribute("factor", "a number", factor));
+            }
             let dtype = c.float(0)?;
             with(dtype, inputs[0].shape.clone())
         }
@@ -358,22 +375,22 @@ pub fn infer(op: &Op, node: &str, inputs: &[&TensorType], layout: &ParamLayout) 
             c.axis(*axis)?;
             with(dtype, inputs[0].shape.clone())
         }
-        Op::LayerNorm(_) => {
+        Op::LayerNorm(eps) => {
             c.arity(3..=3)?;
-            let (y, row) = c.norm()?;
+            let (y, row) = c.norm(*eps)?;
             c.over_last(1, "gamma")?;
             c.over_last(2, "beta")?;
             Ok(vec![y, row.clone(), row])
         }
-        Op::RmsNorm(_) => {
+        Op::RmsNorm(eps) => {
             c.arity(2..=2)?;
-            let (y, row) = c.norm()?;
+            let (y, row) = c.norm(*eps)?;
             c.over_last(1, "gamma")?;
             Ok(vec![y, row])
         }
-        Op::AddLayerNorm(_) => {
+        Op::AddLayerNorm(eps) => {
             c.arity(4..=4)?;
-            let (y, row) = c.norm()?;
+            let (y, row) = c.norm(*eps)?;
             c.broadcasts_to(&inputs[1].shape, &inputs[0].shape)?;
             c.over_last(2, "gamma")?;
             c.over_last(3, "beta")?;

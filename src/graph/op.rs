@@ -35,7 +35,7 @@ impl fmt::Debug for Scalar {
 /// An element-wise function of one float.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unary {
-    /// `x * c`.
+    /// `x * c`; c is not NaN.
     Scale(Scalar),
     /// `max(x, 0)`, NaN stays NaN.
     Relu,
@@ -221,9 +221,10 @@ pub enum Op {
     Softmax(usize),
     /// Logarithm of softmax along an axis, computed from the logits.
     LogSoftmax(usize),
-    /// x (…, E), γ (E), β (E) → y, mean (…), rstd (…): `(x − mean) · rstd · γ + β`, rstd = 1/sqrt(var + ε).
+    /// x (…, E), γ (E), β (E) → y, mean (…), rstd (…): `(x − mean) · rstd · γ + β`, rstd = 1/sqrt(var + ε), ε ≥ 0
+    /// and finite.
     LayerNorm(Scalar),
-    /// x (…, E), γ (E) → y, rstd (…): `x · rstd · γ`, rstd = 1/sqrt(mean(x²) + ε).
+    /// x (…, E), γ (E) → y, rstd (…): `x · rstd · γ`, rstd = 1/sqrt(mean(x²) + ε), ε ≥ 0 and finite.
     RmsNorm(Scalar),
     /// table (V, E), indices (…) → (…, E).
     Embedding,

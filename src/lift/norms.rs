@@ -95,7 +95,11 @@ fn normalised(g: &Graph, norm: ValueId) -> Option<(ValueId, f32)> {
         let Some(x) = centred(g, d) else { continue };
         for (var, eps) in either(g, shifted, Binary::Add) {
             let last = g.shape(x).rank() - 1;
-            let Some(eps) = g.fill(eps).filter(|_| g.shape(var) == g.shape(shifted)) else { continue };
+            let Some(eps) =
+                g.fill(eps).filter(|eps| *eps >= 0.0 && eps.is_finite() && g.shape(var) == g.shape(shifted))
+            else {
+                continue;
+            };
             let Some((square, axis)) = reduced(g, var, Reduction::Mean) else { continue };
             if axis == last && squared(g, square).and_then(|d| centred(g, d)) == Some(x) {
                 return Some((x, eps));

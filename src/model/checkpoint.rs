@@ -176,6 +176,10 @@ impl ParamSource for Checkpoint {
     fn get(&self, name: &str) -> Option<Cow<'_, Tensor>> {
         self.tensor(name, DType::F32).ok().map(Cow::Owned)
     }
+
+    fn names(&self) -> Vec<String> {
+        self.entries.keys().filter(|name| !is_mask_buffer(name)).cloned().collect()
+    }
 }
 
 /// A checkpoint that fits a model. Each parameter is copied and converted to its storage's type when it is asked for.

@@ -101,7 +101,11 @@ pub enum CheckpointError {
         got: u64,
     },
     /// The header claims to be larger than any reader of the format accepts.
-    #[error("{}: header length is {got} bytes, expected at most {limit}", path.display())]
+    #[error(
+        "{}: header length is {got} bytes, expected at most {limit}; this is no safetensors file, which has that length in \
+         its first 8 bytes, or a damaged one: save the tensors as safetensors",
+        path.display()
+    )]
     HeaderTooLarge {
         /// The file.
         path: PathBuf,

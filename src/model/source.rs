@@ -6,12 +6,21 @@ use std::collections::BTreeMap;
 
 /// Where a program gets its parameters from.
 pub trait ParamSource: Sync {
-    /// The parameter of this name; converted to the storage's type by whoever asks, if it is not of it already.
+    /// The parameter of this name; a float is converted to the storage's type by whoever asks, if it is not of it already.
     fn get(&self, name: &str) -> Option<Cow<'_, Tensor>>;
+
+    /// The names that it has, sorted, for the error about one that it lacks; none if it cannot list them.
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 impl ParamSource for BTreeMap<String, Tensor> {
     fn get(&self, name: &str) -> Option<Cow<'_, Tensor>> {
         BTreeMap::get(self, name).map(Cow::Borrowed)
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.keys().cloned().collect()
     }
 }

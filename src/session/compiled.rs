@@ -56,8 +56,12 @@ impl Compiled {
 /// Lifts, fuses, selects, plans and records for a device of these caps.
 ///
 /// # Errors
-/// If a node cannot run within the caps.
+/// If an option cannot be so or a node cannot run within the caps.
 pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Result<Compiled, Error> {
+    if options.max_dispatches_per_submit == Some(0) {
+        let (option, expected) = ("max_dispatches_per_submit", "at least 1, or None for one submit of all");
+        return Err(Error::Option { option, expected, got: "0".into() });
+    }
     graph.verify()?;
     let caps = &caps.aligned();
     let mut clock = Clock::start(true);

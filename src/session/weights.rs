@@ -7,9 +7,10 @@
 use super::Compiled;
 use crate::error::Error;
 use crate::gpu::Content;
-use crate::graph::{DType, Storage, TensorType};
+use crate::graph::{DType, ParamLayout, TensorType};
 use crate::model::ParamSource;
 use crate::select::Weight;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Mutex, PoisonError};
@@ -56,7 +57,7 @@ fn batches(compiled: &Compiled, params: &dyn ParamSource) -> impl Iterator<Item 
         let (first, mut bytes) = (next, 0);
         let mut batch = Vec::new();
         while let Some(weight) = selected.weights.get(next).filter(|_| bytes < BATCH) {
-            match gather(weight, graph.layout.get(weight.storage), params) {
+            match gather(weight, &graph.layout, params) {
                 Ok(raw) => {
                     bytes += raw.bytes.len();
                     batch.push(raw);
@@ -82,7 +83,8 @@ struct Raw {
 }
 
 /// A weight's storage, or those of its rows that are wanted: its parameters one after the other.
-fn gather(weight: &Weight, storage: &Storage, params: &dyn ParamSource) -> Result<Raw, Error> {
+fn gather(weight: &Weight, layout: &ParamLayout, params: &dyn ParamSource) -> Result<Raw, Error> {
+    let storage = layout.get(weight.storage);
     let size = storage.dtype.size();
     let (rank, row) = (storage.shape.rank(), storage.shape.last() * size);
     let wanted = match &weight.columns {
@@ -95,9 +97,10 @@ fn gather(weight: &Weight, storage: &Storage, params: &dyn ParamSource) -> Resul
     for part in &storage.parts {
         let expected = TensorType { dtype: storage.dtype, shape: part.shape.clone() };
         let Some(given) = params.get(&part.name) else {
-            return Err(Error::MissingParameter { name: part.name.clone(), expected });
+            return Err(Error::MissingParameter { name: part.name.clone(), expected, unused: unused(layout, params) });
         };
-        if given.shape() != &part.shape {
+        let converts = given.dtype() == storage.dtype || given.dtype().is_float() && storage.dtype.is_float();
+        if given.shape() != &part.shape || !converts {
             return Err(Error::ParameterType { name: part.name.clone(), expected, got: given.ty().clone() });
         }
         let cast = (given.dtype() != storage.dtype).then(|| given.cast(storage.dtype));
@@ -114,6 +117,13 @@ fn gather(weight: &Weight, storage: &Storage, params: &dyn ParamSource) -> Resul
     }
     let turned = weight.columns.as_ref().map(|c| (c.len(), row / size, storage.dtype));
     Ok(Raw { bytes, turned })
+}
+
+/// What is given and is no parameter of the layout.
+fn unused(layout: &ParamLayout, params: &dyn ParamSource) -> Vec<String> {
+    let parts = layout.iter().flat_map(|(_, storage)| &storage.parts);
+    let known: BTreeSet<&str> = parts.map(|part| part.name.as_str()).collect();
+    params.names().into_iter().filter(|name| !known.contains(name.as_str())).collect()
 }
 
 /// Rows of a transposed matrix that one thread makes at a time.

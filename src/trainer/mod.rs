@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::graph::{DROPOUT_COUNTER, DType, Graph, Op, Shape, Storage, TensorType};
 use crate::lift::{LiftLimits, lift_within};
 use crate::model::ParamSource;
-use crate::session::{CompileOptions, Compiled, Mode, Program, Session, compile, lift_limits};
+use crate::session::{CompileOptions, Compiled, Mode, Program, Session, compile, known, lift_limits};
 use crate::tensor::Tensor;
 use crate::trace::Frame;
 use crate::train::{Precision, SCALARS, TrainOptions, training_step};
@@ -111,8 +111,8 @@ impl Session {
     /// to step happens here.
     ///
     /// # Errors
-    /// If the graph cannot be trained as asked, a node cannot run within the device's limits, a parameter is missing
-    /// or of another shape, or the device fails.
+    /// If the graph cannot be trained as asked, a node cannot run within the device's limits, a parameter is missing,
+    /// of another shape or no float where one is wanted, or the device fails.
     pub fn trainer(
         &self,
         forward: &Graph,
@@ -195,7 +195,7 @@ impl Trainer {
         let own: Vec<Vec<(&str, Tensor)>> = numbers.clone().map(|n| self.own_inputs(n, progress.seed)).collect();
         let runs = batches.iter().zip(&own).map(|(batch, own)| self.with_own(batch.as_ref(), own));
         let runs = runs.collect::<Result<Vec<_>, Error>>()?;
-        let run = self.program.submit_all(&runs)?;
+        let run = self.program.submit_all(&runs).map_err(|error| self.of_batch(error))?;
         progress.steps = numbers.end;
         let rates = numbers.map(|n| (n, self.options.learning_rate.at(n))).collect();
         Ok(Steps::new(run, rates, self.options.skip_non_finite))
@@ -209,7 +209,8 @@ impl Trainer {
         let mut progress = self.lock();
         let step = progress.steps;
         let own = self.own_inputs(step, progress.seed);
-        let (outputs, frame) = self.program.profile(&self.with_own(inputs, &own)?)?;
+        let inputs = self.with_own(inputs, &own)?;
+        let (outputs, frame) = self.program.profile(&inputs).map_err(|error| self.of_batch(error))?;
         progress.steps = step + 1;
         let rates = vec![(step, self.options.learning_rate.at(step))];
         let reports = report::reports(rates, self.options.skip_non_finite, vec![outputs])?;
@@ -223,12 +224,34 @@ impl Trainer {
         own: &'i [(&'static str, Tensor)],
     ) -> Result<Vec<(&'i str, &'i Tensor)>, Error> {
         if let Some((name, _)) = batch.iter().find(|(name, _)| own.iter().any(|(n, _)| n == name)) {
-            let known = self.program.compiled().recording.inputs.iter().map(|i| i.port.name.as_str());
-            let known: Vec<&str> = known.filter(|k| !own.iter().any(|(n, _)| n == k)).collect();
             let (kind, what) = ("input", "is the trainer's own to give");
-            return Err(Error::Name { kind, name: (*name).into(), what, known: known.join(", ") });
+            return Err(Error::Name { kind, name: (*name).into(), what, known: self.known_inputs() });
         }
         Ok(batch.iter().copied().chain(own.iter().map(|(n, t)| (*n, t))).collect())
+    }
+
+    /// The program's error about an input, in words of what is given to a step.
+    fn of_batch(&self, error: Error) -> Error {
+        let micro_batches = self.options.micro_batches;
+        match error {
+            Error::Name { kind: "input", name, what, .. } => {
+                Error::Name { kind: "input", name, what, known: self.known_inputs() }
+            }
+            Error::InputType { kind: "input", name, expected, got }
+                if micro_batches > 1
+                    && expected.dtype == got.dtype
+                    && expected.shape.rank() == got.shape.rank() + 1 =>
+            {
+                Error::MicroBatches { name, micro_batches, expected, got }
+            }
+            other => other,
+        }
+    }
+
+    /// The inputs that are given to a step.
+    fn known_inputs(&self) -> String {
+        let inputs = self.program.compiled().recording.inputs.iter();
+        known(inputs.filter(|i| ![SCALARS, DROPOUT_COUNTER].contains(&i.port.name.as_str())))
     }
 
     /// What the trainer gives to a step beside its batch.

@@ -110,15 +110,31 @@ fn inputs_are_checked_before_a_step() {
     let error = simple.step(&[refs(&good), vec![("optimiser.scalars", &scalars)]].concat()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "input \"optimiser.scalars\" is the trainer's own to give; the program's inputs are: x, wanted"
+        "input \"optimiser.scalars\" is the trainer's own to give; the program's inputs are: x f32 (4, 5), wanted f32 (4, 3)"
     );
     let error = simple.step(&refs(&good)[1..]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "input \"wanted\" is missing; the program's inputs are: optimiser.scalars f32 (3), x f32 (4, 5), wanted f32 \
-         (4, 3)"
+        "input \"wanted\" is missing; the program's inputs are: x f32 (4, 5), wanted f32 (4, 3)"
+    );
+    let error = simple.profile(&refs(&good)[1..]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "input \"wanted\" is missing; the program's inputs are: x f32 (4, 5), wanted f32 (4, 3)"
+    );
+    let error = simple.step(&[refs(&good), refs(&good)].concat()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "input \"wanted\" is given twice; the program's inputs are: x f32 (4, 5), wanted f32 (4, 3)"
     );
     assert_eq!(simple.steps(), 0, "a step that is refused does not count");
+    let micro = TrainOptions { micro_batches: 2, ..options() };
+    let error = trainer(session, &network(4), &micro).step(&refs(&good)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "input \"x\": a step of 2 micro-batches takes f32 (2, 4, 5), got f32 (4, 5); put 2 batches of (4, 5) one after the \
+         other along a leading dimension"
+    );
     // targets are indices, also through micro-batches
     let golden = Golden::open("gptlite_tiny", Loss::CrossEntropy);
     let micro = TrainOptions { micro_batches: 2, ..golden_options() };
