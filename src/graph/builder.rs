@@ -156,7 +156,7 @@ impl Builder {
         self.push(Op::Unary(f), &[x])
     }
 
-    /// `x * c`; c may be infinite, but not NaN.
+    /// `x * c`.
     pub fn scale(&mut self, x: ValueId, c: f32) -> Value {
         self.unary(Unary::Scale(c.into()), x)
     }

@@ -1,7 +1,7 @@
 //! In: an op and the types of its inputs; out: the types of its outputs, or what does not fit and where.
 
 use super::core::indexes;
-use super::{AttentionAttrs, Chain, DType, GraphError, Op, ParamLayout, Ref, Scalar, Shape, Step, TensorType, Unary};
+use super::{AttentionAttrs, Chain, DType, GraphError, Op, ParamLayout, Ref, Scalar, Shape, Step, TensorType};
 
 /// Sizes of a matrix product (batch, M, K) × (batch, K, N) after transposition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -328,13 +328,8 @@ pub fn infer(op: &Op, node: &str, inputs: &[&TensorType], layout: &ParamLayout) 
             }
             Ok(vec![ty])
         }
-        Op::Unary(f) => {
+        Op::Unary(_) => {
             c.arity(1..=1)?;
-            if let Unary::Scale(factor) = f
-                && factor.get().is_nan()
-            {
-                return Err(c.attribute("factor", "a number", factor));
-            }
             let dtype = c.float(0)?;
             with(dtype, inputs[0].shape.clone())
         }

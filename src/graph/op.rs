@@ -35,7 +35,7 @@ impl fmt::Debug for Scalar {
 /// An element-wise function of one float.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unary {
-    /// `x * c`; c is not NaN.
+    /// `x * c`.
     Scale(Scalar),
     /// `max(x, 0)`, NaN stays NaN.
     Relu,
