@@ -45,7 +45,8 @@ fn colour(program: Program) -> RGBColor {
     }
 }
 
-/// The bars of a phase, whose rows were measured: PyTorch as written and its best, kiln's modes, the others; of narrower precisions the best alone.
+/// The bars of a phase, whose rows were measured: PyTorch as written and its best, kiln's modes, the others; of narrower
+/// precisions the best alone.
 fn bars(rows: &[&Row], runs: usize) -> Vec<Bar> {
     let mut chosen: Vec<&Row> = Vec::new();
     for program in [Program::Pytorch, Program::Kiln, Program::Burn, Program::Meganeura] {

@@ -175,17 +175,12 @@ fn measure(args: &Args) -> Result<(), String> {
         weights: args.parameters.clone(),
         scratch: scratch.path().to_owned(),
     };
-    let scale_of = |adapter: &Adapter| args.scale.unwrap_or(if adapter.cpu { Scale::Small } else { Scale::Full });
-    if adapters.iter().all(|a| matrix::cells(&wanted, scale_of(a), a.cpu).is_empty()) {
-        let only = args.only.join(", ");
-        return Err(format!("no cell is like {only:?}; without --only, --list names those that there are"));
-    }
     let limits = Limits { first: Duration::from_secs(args.first_within), rest: Duration::from_secs(args.rest_within) };
     let begin = Instant::now();
-    let mut left = 0;
+    let (mut found, mut left) = (0, 0);
     let mut file = None;
-    for (i, adapter) in adapters.iter().enumerate() {
-        let scale = scale_of(adapter);
+    for adapter in &adapters {
+        let scale = args.scale.unwrap_or(if adapter.cpu { Scale::Small } else { Scale::Full });
         let why = if adapter.cpu && args.scale.is_none() { ", as it is a CPU" } else { "" };
         println!("adapter: {}, {scale} sizes{why}", adapter.name);
         let mut cells = matrix::cells(&wanted, scale, adapter.cpu);
@@ -197,22 +192,26 @@ fn measure(args: &Args) -> Result<(), String> {
             println!("{} are of products on matrix units, which a CPU lacks: left out", matrix::ON_UNITS.join(" and "));
         }
         let all = cells.len();
+        found += all;
         cells.retain(|cell| !cell::has(&records, &adapter.name, cell, args.retry_failed));
         if args.resume {
             println!("{} of {all} cells are there", all - cells.len());
         }
         if args.list {
             cells.iter().for_each(|c| println!("{c}"));
+        }
+        if args.list || all == 0 {
             continue;
         }
         let file = match &mut file {
             Some(file) => file,
-            none => none.insert(open(&path, broken > 0)?),
+            none => {
+                let file = none.insert(open(&path, broken > 0)?);
+                let (command, date) = (own_command(std::env::args().skip(1)), now());
+                add(file, &mut records, Record::Run { run: run.clone(), date, command })?;
+                file
+            }
         };
-        if i == 0 {
-            let (command, date) = (own_command(std::env::args().skip(1)), now());
-            add(file, &mut records, Record::Run { run: run.clone(), date, command })?;
-        }
         let setting =
             Setting { programs: &programs, adapter, run: &run, limits, runs: args.runs, second_start: !args.one_start };
         let has_peak = |r: &Record| matches!(r, Record::Peak { adapter: a, .. } if *a == adapter.name);
@@ -232,13 +231,20 @@ fn measure(args: &Args) -> Result<(), String> {
             })?;
         }
     }
+    if found == 0 {
+        let only = args.only.join(", ");
+        return Err(match args.only.is_empty() {
+            true => "no cell has all that was asked for".into(),
+            false => format!("no cell is like {only:?}; without --only, --list names those that there are"),
+        });
+    }
     if args.list {
         return Ok(());
     }
     if left > 0 {
         println!("{left} cells are left; take them up with --resume --run {run}");
     }
-    match records.iter().any(|r| matches!(r, Record::Cell(_))) {
+    match has_cells(&records) {
         true => assemble(&run, &[path], false, &args.out),
         // no time was left for one
         false => Ok(()),
@@ -277,6 +283,10 @@ fn add(file: &mut File, records: &mut Vec<Record>, record: Record) -> Result<(),
     Ok(())
 }
 
+fn has_cells(records: &[Record]) -> bool {
+    records.iter().any(|r| matches!(r, Record::Cell(_)))
+}
+
 /// Writes NAME.json, NAME.md and NAME-ADAPTER-MODEL.svg of some runs.
 fn assemble(name: &str, runs: &[PathBuf], supersede: bool, out: &Path) -> Result<(), String> {
     let mut records = Vec::new();
@@ -285,7 +295,7 @@ fn assemble(name: &str, runs: &[PathBuf], supersede: bool, out: &Path) -> Result
         if broken > 0 {
             eprintln!("{}: {broken} lines are no records and passed over", path.display());
         }
-        if !found.iter().any(|r| matches!(r, Record::Cell(_))) {
+        if !has_cells(&found) {
             return Err(format!(
                 "{}: expected lines of JSON, a cell each, as a run writes them; found none",
                 path.display()

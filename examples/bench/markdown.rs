@@ -80,13 +80,22 @@ fn sizes(s: Sizes, scale: Scale) -> String {
     }
 }
 
+/// The head of a column that says which run a row is of, where there are several.
+fn run_head(table: &Table) -> &'static str {
+    if table.runs.len() > 1 { " run |" } else { "" }
+}
+
+/// What stands in that column.
+fn run_of(row: &Row, table: &Table) -> String {
+    if table.runs.len() > 1 { format!(" {} |", row.measurement.run) } else { String::new() }
+}
+
 /// The best of each program, a line a model, phase and class.
 fn summary(out: &mut String, table: &Table) {
     let programs: BTreeSet<Program> = table.rows.iter().map(|r| r.cell.program).collect();
     let others: Vec<Program> =
         [Program::Burn, Program::Meganeura].into_iter().filter(|p| programs.contains(p)).collect();
-    let runs = table.runs.len() > 1;
-    let run = if runs { " run |" } else { "" };
+    let run = run_head(table);
     let _ = write!(out, "\nThe best of each, ms (variant):\n\n| model | | weights | precision |{run} floor | kiln |");
     if programs.contains(&Program::Pytorch) {
         out.push_str(" PyTorch | PyTorch / kiln |");
@@ -111,7 +120,7 @@ fn summary(out: &mut String, table: &Table) {
         let class = CLASSES.iter().find(|(c, _)| *c == cell.class()).map_or("", |(_, name)| name);
         let floor = (cell.class() == Class::F32).then_some(first.floor_ms).flatten();
         let kiln = of(Program::Kiln);
-        let run = if runs { format!(" {} |", first.measurement.run) } else { String::new() };
+        let run = run_of(first, table);
         let _ =
             write!(out, "| {} | {} | {} | {class} |{run} {} |", cell.model, cell.phase, cell.weights, number(floor));
         let best = |found: Option<(&Row, &Measured)>| {
@@ -134,7 +143,6 @@ fn tuned(out: &mut String, table: &Table) {
         let cells = table.rows.iter().filter(move |r| r.cell.program == Program::Kiln && r.cell.variant == mode);
         cells.filter_map(|r| Some((r, r.measured()?.ms)))
     };
-    let runs = table.runs.len() > 1;
     let mut lines = String::new();
     for (row, default) in of("fused") {
         let same = |other: &Row| {
@@ -144,13 +152,13 @@ fn tuned(out: &mut String, table: &Table) {
         let Some((_, tuned)) = of("tuned").find(|(other, _)| same(other)) else { continue };
         let Cell { model, phase, weights, precision, .. } = &row.cell;
         let (ratio, default, tuned) = (number(Some(default / tuned)), number(Some(default)), number(Some(tuned)));
-        let run = if runs { format!(" {} |", row.measurement.run) } else { String::new() };
+        let run = run_of(row, table);
         let _ = writeln!(lines, "| {model} | {phase} | {weights} | {precision} |{run} {default} | {tuned} | {ratio} |");
     }
     if !lines.is_empty() {
-        let run = if runs { " run |" } else { "" };
-        let head = format!("| model | | weights | precision |{run} fused | tuned | fused / tuned |");
-        let _ = write!(out, "\nWhat tuning gains, ms:\n\n{head}\n|{}\n{lines}", " --- |".repeat(7 + usize::from(runs)));
+        let head = format!("| model | | weights | precision |{} fused | tuned | fused / tuned |", run_head(table));
+        let columns = head.matches('|').count() - 1;
+        let _ = write!(out, "\nWhat tuning gains, ms:\n\n{head}\n|{}\n{lines}", " --- |".repeat(columns));
     }
 }
 
@@ -162,12 +170,12 @@ fn detail(out: &mut String, table: &Table, (model, phase): (Model, Phase)) {
         out,
         "| weights | precision | program | variant |{} ms (95 %) | in flight | device | samples/s | FLOP/s | roofline | \
          MiB | submits | dispatches | first run s (later start) | best PyTorch / this |",
-        if runs { " run |" } else { "" }
+        run_head(table)
     );
     let _ = writeln!(out, "|{}", " --- |".repeat(15 + usize::from(runs)));
     for row in table.rows.iter().filter(|r| (r.cell.model, r.cell.phase) == (model, phase)) {
         let c = &row.cell;
-        let run = if runs { format!(" {} |", row.measurement.run) } else { String::new() };
+        let run = run_of(row, table);
         let _ = write!(out, "| {} | {} | {} | {} |{run}", c.weights, c.precision, c.program, c.variant);
         let m = match &row.measurement.outcome {
             Outcome::Measured(m) => m,

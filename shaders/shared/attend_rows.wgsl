@@ -50,13 +50,16 @@ and of `scores` from at_scores on, {{ at_score }} apart. `s` is that of shared/a
             {{ name }}_scale[r] = row_scale(largest_{{ name }});
 {% endmacro %}
 
+{# how many vec4s of a row of a matrix are a lane's #}
+{% macro fours_of(rows, u) %}{{ u.side * rows // 4 // u.lanes if rows < u.lanes else u.side // 4 }}{% endmacro %}
+
 {# declares the matrices {{ name }}{tile}_{part}_{half} of the subgroup's own rows, which go through `weights`, whose rows
 are {{ at_weight }} vec4s apart; rows past the end repeat the last one #}
 {% macro own_matrices(name, rows, end, role, at_weight, s, u) %}
 {% for c in range(s.width // u.side) %}
 {{ each_row(rows, u) }}
             let i = min(own + row, {{ end }} - 1u);
-{% for four in range(u.side * rows // 4 // u.lanes if rows < u.lanes else u.side // 4) %}
+{% for four in range(fours_of(rows, u) | int) %}
             {
                 let column = {{ c * u.side // 4 }}u + {{ mine(four, rows, u) }};
                 let four = {{ filled("read_" ~ name ~ "(at_" ~ name ~ " + i * p." ~ name ~ "_row, " ~ real("column", s) ~ " * 4u)", "column", "vec4<f32>()", s) }};
@@ -74,15 +77,20 @@ are {{ at_weight }} vec4s apart; rows past the end repeat the last one #}
 {% endfor %}
 {% endmacro %}
 
-{# multiplies the lane's rows of the matrices {{ result }}{tile}_{part} with a factor of each, by way of `scores` #}
-{% macro scale_rows(result, rows, factor, at_score, s, u) %}
-{% for c in range(s.width // u.side) %}
+{# writes the matrices {{ result }}{tile}_{c} row after row to `scores`, and there goes through the lane's rows; opens a brace #}
+{% macro each_row_of(result, c, rows, at_score, u) %}
 {% for t in range(rows // u.side) %}
                     {{ store(result ~ t ~ "_" ~ c, "scores", "at_scores + " ~ t * u.side * at_score ~ "u", at_score ~ "u", u) }}
 {% endfor %}
                     {{ meet(u) }}
 {{ each_row(rows, u) }}
-{% for four in range(u.side * rows // 4 // u.lanes if rows < u.lanes else u.side // 4) %}
+{% endmacro %}
+
+{# multiplies the lane's rows of the matrices {{ result }}{tile}_{part} with a factor of each, by way of `scores` #}
+{% macro scale_rows(result, rows, factor, at_score, s, u) %}
+{% for c in range(s.width // u.side) %}
+{{ each_row_of(result, c, rows, at_score, u) }}
+{% for four in range(fours_of(rows, u) | int) %}
 {% set at = "at_scores + row * " ~ at_score ~ "u + " ~ mine(four, rows, u) %}
                         {{ put("scores", at, read("scores", "f32", at, u) ~ " * " ~ factor, u) }}
 {% endfor %}
@@ -98,14 +106,10 @@ are {{ at_weight }} vec4s apart; rows past the end repeat the last one #}
 {# writes the matrices {{ result }}{tile}_{part} times a factor of each of the lane's rows, by way of `scores` #}
 {% macro give(result, rows, end, to, factor, at_score, s, u) %}
 {% for c in range(s.width // u.side) %}
-{% for t in range(rows // u.side) %}
-    {{ store(result ~ t ~ "_" ~ c, "scores", "at_scores + " ~ t * u.side * at_score ~ "u", at_score ~ "u", u) }}
-{% endfor %}
-    {{ meet(u) }}
-{{ each_row(rows, u) }}
+{{ each_row_of(result, c, rows, at_score, u) }}
             if own + row < {{ end }} {
                 let at_o = p.{{ to }}_offset + b * p.{{ to }}_batch + (own + row) * p.{{ to }}_row + h * p.{{ to }}_head;
-{% for four in range(u.side * rows // 4 // u.lanes if rows < u.lanes else u.side // 4) %}
+{% for four in range(fours_of(rows, u) | int) %}
                 {
                     let column = {{ mine(four, rows, u) }};
                     if column + {{ c * u.side // 4 }}u < {{ s.columns }}u {

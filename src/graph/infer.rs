@@ -204,8 +204,7 @@ impl Ctx<'_> {
     }
 
     fn norm(&self, eps: Scalar) -> Result<(TensorType, TensorType), GraphError> {
-        // a negative one makes NaN of a row of small variance
-        if !(0.0..f32::INFINITY).contains(&eps.get()) {
+        if !eps.is_epsilon() {
             return Err(self.attribute("eps", "a finite number of at least 0", eps));
         }
         self.float(0)?;

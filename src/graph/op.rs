@@ -12,6 +12,11 @@ impl Scalar {
     pub fn get(self) -> f32 {
         f32::from_bits(self.0)
     }
+
+    /// Whether a norm may have it as its ε: a negative one makes NaN of a row of small variance.
+    pub(crate) fn is_epsilon(self) -> bool {
+        (0.0..f32::INFINITY).contains(&self.get())
+    }
 }
 
 impl From<f32> for Scalar {

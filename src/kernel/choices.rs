@@ -212,24 +212,12 @@ mod tests {
         let (identity, mut all) = (Chain::identity(), Vec::new());
         let (a, b) = (dense(&[1000, 96]).permute(&[1, 0]), dense(&[1000, 200]));
         let (c, slices, sums) = (dense(&[96, 200]), dense(&[4, 96, 200]), dense(&[4, 96]));
-        for (slice, c, sums) in [(None, &c, None), (Some(256), &slices, Some(&sums))] {
-            let dtype = DType::F32;
-            let (epilogue, extras) = (&identity, &[][..]);
-            let product = Matmul {
-                dtype,
-                out: dtype,
-                a: &a,
-                b: &b,
-                c,
-                epilogue,
-                extras,
-                in_place: None,
-                slice,
-                sums,
-                units: None,
-            };
-            all.extend(product.launches(caps)?);
-        }
+        let product = |slice, c, sums, units| {
+            let (dtype, a, b, epilogue, extras) = (DType::F32, &a, &b, &identity, &[][..]);
+            Matmul { dtype, out: dtype, a, b, c, epilogue, extras, in_place: None, slice, sums, units }.launches(caps)
+        };
+        all.extend(product(None, &c, None, None)?);
+        all.extend(product(Some(256), &slices, Some(&sums), None)?);
         let attrs =
             AttentionAttrs { heads: 3, scale: 0.125.into(), causal: true, mask: false, lengths: false, dropout: None };
         let (q, k) = (&dense(&[2, 70, 192]), &dense(&[2, 90, 192]));
@@ -245,24 +233,8 @@ mod tests {
             // on units, with exponents of f32 operands
             let units = Units { units: MatrixUnits::Device { side: 16, lanes: 32 }, split: true };
             let exponents = |rows| Exponents { view: dense(&[rows]), parts: 1, part: rows };
-            let (of_a, of_b, epilogue) = (exponents(96), exponents(200), &identity);
-            let on_units = OnUnits { units, exponents: Some([&of_a, &of_b]) };
-            let (dtype, extras) = (DType::F32, &[][..]);
-            let (a, b, c) = (&a, &b, &c);
-            let product = Matmul {
-                dtype,
-                out: dtype,
-                a,
-                b,
-                c,
-                epilogue,
-                extras,
-                in_place: None,
-                slice: None,
-                sums: None,
-                units: Some(on_units),
-            };
-            all.extend(product.launches(caps)?);
+            let (of_a, of_b) = (exponents(96), exponents(200));
+            all.extend(product(None, &c, None, Some(OnUnits { units, exponents: Some([&of_a, &of_b]) }))?);
             let (dtype, x, w) = (DType::F32, &dense(&[300, 64]), &dense(&[5, 64, 64]));
             for w in [Weights::Dense(w), Weights::Packed(5, units)] {
                 let stack = Forward { activation: Activation::Relu, dtype, rows: 300, x, w, b: None, keep: true };

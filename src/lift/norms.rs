@@ -80,7 +80,7 @@ fn layernorm(g: &Graph, value: ValueId) -> Option<(Scalar, Vec<ValueId>)> {
                 && vector(gamma, x)
                 && vector(beta, x)
             {
-                return Some((eps.into(), vec![x, gamma, beta]));
+                return Some((eps, vec![x, gamma, beta]));
             }
         }
     }
@@ -88,18 +88,19 @@ fn layernorm(g: &Graph, value: ValueId) -> Option<(Scalar, Vec<ValueId>)> {
 }
 
 /// `d · rsqrt(var + ε)` or `d / sqrt(var + ε)` with d = x − mean: x and ε.
-fn normalised(g: &Graph, norm: ValueId) -> Option<(ValueId, f32)> {
+fn normalised(g: &Graph, norm: ValueId) -> Option<(ValueId, Scalar)> {
     let quotient = binary(g, norm, Binary::Div).and_then(|(d, s)| Some((d, unary(g, s, Unary::Sqrt)?)));
     let products = either(g, norm, Binary::Mul).filter_map(|(d, s)| Some((d, unary(g, s, Unary::Rsqrt)?)));
     for (d, shifted) in quotient.into_iter().chain(products) {
         let Some(x) = centred(g, d) else { continue };
         for (var, eps) in either(g, shifted, Binary::Add) {
             let last = g.shape(x).rank() - 1;
-            let Some(eps) =
-                g.fill(eps).filter(|eps| *eps >= 0.0 && eps.is_finite() && g.shape(var) == g.shape(shifted))
-            else {
+            let Some(eps) = g.fill(eps).filter(|_| g.shape(var) == g.shape(shifted)).map(Scalar::from) else {
                 continue;
             };
+            if !eps.is_epsilon() {
+                continue;
+            }
             let Some((square, axis)) = reduced(g, var, Reduction::Mean) else { continue };
             if axis == last && squared(g, square).and_then(|d| centred(g, d)) == Some(x) {
                 return Some((x, eps));

@@ -6,7 +6,7 @@ use crate::cache;
 use crate::debug::show;
 use crate::error::Error;
 use crate::gpu::Counters;
-use crate::tune::{CompileMode, Device, Progress, TuneReport, Tuning, TuningCache, file_name, tune};
+use crate::tune::{CompileMode, Device, Progress, TuneReport, Tuning, TuningCache, file_name, tune, warn};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,14 +25,6 @@ struct Files {
     made: u64,
     /// What went wrong with pipelines, for the next program's report.
     warnings: Vec<String>,
-}
-
-impl Files {
-    /// Notes what went wrong, and tells whoever listens.
-    fn warn(&mut self, words: String) {
-        tracing::warn!("{words}");
-        self.warnings.push(words);
-    }
 }
 
 impl Kept {
@@ -130,12 +122,18 @@ impl Session {
             return;
         }
         let sealed = cache::read(&path).unwrap_or_else(|error| {
-            files.warn(format!("{}: compiled pipelines cannot be read and are made anew: {error}", path.display()));
+            warn(
+                &mut files.warnings,
+                format!("{}: compiled pipelines cannot be read and are made anew: {error}", path.display()),
+            );
             None
         });
         let bytes = sealed.as_deref().and_then(cache::unseal);
         if sealed.is_some() && bytes.is_none() {
-            files.warn(format!("{}: not a whole file of compiled pipelines, which are made anew", path.display()));
+            warn(
+                &mut files.warnings,
+                format!("{}: not a whole file of compiled pipelines, which are made anew", path.display()),
+            );
         }
         files.pipelines = Some(bytes.map_or(0, crc32fast::hash));
         self.gpu.give_pipelines(bytes);
@@ -164,7 +162,10 @@ impl Session {
         match cache::replace(&path, &cache::seal(&bytes)) {
             Ok(()) => files.pipelines = Some(sum),
             Err(error) => {
-                files.warn(format!("{}: compiled pipelines are not kept: {error}; {}", path.display(), cache::ADVICE));
+                warn(
+                    &mut files.warnings,
+                    format!("{}: compiled pipelines are not kept: {error}; {}", path.display(), cache::ADVICE),
+                );
             }
         }
     }

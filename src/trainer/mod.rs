@@ -250,8 +250,9 @@ impl Trainer {
 
     /// The inputs that are given to a step.
     fn known_inputs(&self) -> String {
+        let own = self.own_inputs(0, 0);
         let inputs = self.program.compiled().recording.inputs.iter();
-        known(inputs.filter(|i| ![SCALARS, DROPOUT_COUNTER].contains(&i.port.name.as_str())))
+        known(inputs.filter(|i| own.iter().all(|(name, _)| *name != i.port.name)))
     }
 
     /// What the trainer gives to a step beside its batch.

@@ -12,6 +12,7 @@ mod store;
 mod tests;
 mod work;
 
+pub(crate) use report::warn;
 pub use report::{Answer, Progress, TuneReport};
 pub use store::{Entry, Limits, TuningCache, TuningError, file_name};
 

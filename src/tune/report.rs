@@ -151,7 +151,8 @@ impl TuneReport {
     }
 }
 
-fn warn(warnings: &mut Vec<String>, words: String) {
+/// Notes what went wrong without ending anything, and tells whoever listens.
+pub(crate) fn warn(warnings: &mut Vec<String>, words: String) {
     tracing::warn!("{words}");
     warnings.push(words);
 }

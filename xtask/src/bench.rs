@@ -40,8 +40,11 @@ impl Plan {
     }
 }
 
-/// The peers that `--compare` names.
+/// The peers that `--compare` names; none where nothing is run.
 fn peers(args: &[OsString]) -> Vec<&'static str> {
+    if args.iter().filter_map(|arg| arg.to_str()).any(|arg| arg == "--list" || arg.starts_with("--table")) {
+        return Vec::new();
+    }
     let words = args.iter().enumerate().filter_map(|(i, arg)| {
         let text = arg.to_str()?;
         match text.strip_prefix("--compare=") {
@@ -50,9 +53,7 @@ fn peers(args: &[OsString]) -> Vec<&'static str> {
             None => None,
         }
     });
-    // what runs nothing needs none of them
-    let runs = !args.iter().any(|arg| arg == "--list" || arg == "--table");
-    let named: Vec<&str> = words.flat_map(|list| list.split(',')).filter(|_| runs).collect();
+    let named: Vec<&str> = words.flat_map(|list| list.split(',')).collect();
     PEERS.iter().map(|(name, _)| *name).filter(|name| named.contains(name)).collect()
 }
 
@@ -116,6 +117,7 @@ mod tests {
         assert_eq!(plan("--compare=burn --compare meganeura").unwrap().peers, ["burn", "meganeura"]);
         assert!(plan("--only meganeura --compare").unwrap().peers.is_empty());
         assert!(plan("--list --compare burn").unwrap().peers.is_empty());
+        assert!(plan("--compare burn --table=a.jsonl").unwrap().peers.is_empty());
     }
 
     #[test]

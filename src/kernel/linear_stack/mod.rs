@@ -177,8 +177,7 @@ impl LinearStackKey {
         }
     }
 
-    /// The stored type of each binding and the size of its numbers, such that they neither grow nor shrink from layer to
-    /// layer.
+    /// What suits each binding: of such a size that numbers neither grow nor shrink from layer to layer.
     pub(super) fn operand_numbers(&self) -> Vec<Numbers> {
         let weights = (6.0 / self.width as f32).sqrt();
         let of = |(name, _)| match name {

@@ -121,12 +121,12 @@ impl UnitsTile {
         let pairs = |n: usize, m: usize| (0..n).flat_map(move |i| (0..m).map(move |j| (i, j)));
         let lane_rows: Vec<Value> = pairs(down, mine).map(row).collect();
         let matrices: Vec<String> = pairs(down, over).map(|(t, o)| format!("{t}_{o}")).collect();
-        let UnitsTile { rows, subs, ahead, stages } = self;
+        let UnitsTile { subs, ahead, stages, .. } = self;
         let (at_row, at_sum, at_column) = (width / 4 + 2, fours + 1, side / 4 + 2);
         let (eights, step) = (over * halves * matrix / 2, blocks * halves * matrix / 2);
         let region = over * halves * side * at_column;
         context! {
-            rows, subs, quads => width / 4, down, over, matrices, beside, fours, at_once, mine, each, columns, lane_rows,
+            subs, quads => width / 4, down, over, matrices, beside, fours, at_once, mine, each, columns, lane_rows,
             at_row, at_sum, ahead, stages, blocks, halves, matrix, part => side.div_ceil(8), eights, step, at_column, region,
         }
     }
