@@ -254,6 +254,9 @@ def main():
     for name, size in zip(("rows", "width", "depth", "heads", "vocab"), full[args.model], strict=True):
         setattr(args, name, getattr(args, name) or size)
     cuda = args.device == "cuda"
+    if cuda:
+        # the host only builds and copies: threads of programs that begin beside each other wait for each other at it
+        torch.set_num_threads(1)
     if args.pci:
         take(args.pci)
     torch.manual_seed(0)

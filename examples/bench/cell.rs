@@ -59,6 +59,12 @@ impl Cell {
         }
     }
 
+    /// The variant of torch.compile that makes the same kernels, if it is one with `fullgraph`.
+    pub fn without_fullgraph(&self) -> Option<Cell> {
+        let variant = self.variant.strip_suffix("-fullgraph")?.to_owned();
+        Some(Cell { variant, ..self.clone() })
+    }
+
     /// Whether another differs from it in who computes alone.
     pub fn compares(&self, other: &Cell) -> bool {
         let of = |c: &Cell| (c.model, c.scale, c.weights, c.phase, c.class());

@@ -78,9 +78,13 @@ struct Args {
     #[arg(long, requires = "resume")]
     retry_failed: bool,
     /// How many of PyTorch's cells begin at once, so that they compile beside each other: they are timed one after the other
-    /// once all have ended their first runs. They share the machine's threads: more than a third as many are late.
+    /// once all have ended their first runs. They share the machine's threads.
     #[arg(long, default_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
     together: u64,
+    /// Has torch.compile's variants with fullgraph follow those without and find what these compiled: both make the same
+    /// kernels, so that it saves time; it says so beside their first runs.
+    #[arg(long)]
+    warm_fullgraph: bool,
     /// Seconds that a cell has to compile and end its first run.
     #[arg(long, default_value_t = 120)]
     first_within: u64,
@@ -184,6 +188,9 @@ fn measure(args: &Args) -> Result<(), String> {
         let why = if adapter.cpu && args.scale.is_none() { ", as it is a CPU" } else { "" };
         println!("adapter: {}, {scale} sizes{why}", adapter.name);
         let mut cells = matrix::cells(&wanted, scale, adapter.cpu);
+        if args.warm_fullgraph {
+            matrix::fullgraph_last(&mut cells);
+        }
         for program in args.compare.iter().filter(|p| !adapter.runs(**p)) {
             println!("{program} chooses its device itself, so that it is run beside the machine's first adapter alone");
             cells.retain(|c| c.program != *program);
@@ -212,8 +219,9 @@ fn measure(args: &Args) -> Result<(), String> {
                 file
             }
         };
+        let (second_start, warm_fullgraph) = (!args.one_start, args.warm_fullgraph);
         let setting =
-            Setting { programs: &programs, adapter, run: &run, limits, runs: args.runs, second_start: !args.one_start };
+            Setting { programs: &programs, adapter, run: &run, limits, runs: args.runs, second_start, warm_fullgraph };
         let has_peak = |r: &Record| matches!(r, Record::Peak { adapter: a, .. } if *a == adapter.name);
         if !records.iter().any(has_peak) {
             add(file, &mut records, setting.peak()?)?;

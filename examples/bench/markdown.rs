@@ -36,8 +36,8 @@ is the floor by the median. Inputs are random and take turns; they are where a r
 begins, but for tokens and classes, at most 16 KiB, which kiln uploads in the run; outputs stay on the device, but for a
 step's loss, which kiln reads back. Memory is what kiln's plan says and PyTorch's `max_memory_allocated`. Precisions that
 are compared with each other: `highest` and f32 with TF32 off; `high` and TF32; `medium`, f16 storage and PyTorch's f16
-(inference with weights in f16, training by autocast). The first run's seconds begin with compilation, with empty caches;
-a later start of kiln has its own cache, and not the driver's.
+(inference with weights in f16, training by autocast). The first run's seconds begin with compilation, with empty caches if
+nothing else is said; a later start of kiln has its own cache, and not the driver's.
 ";
 
 fn adapter(out: &mut String, table: &Table, charts: &[(String, Model, String)]) {

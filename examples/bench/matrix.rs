@@ -44,6 +44,12 @@ pub struct Wanted {
     pub only: Vec<String>,
 }
 
+/// Has variants with fullgraph follow all others of their model, weights and phase.
+pub fn fullgraph_last(cells: &mut [Cell]) {
+    let of = |c: &Cell| (c.model, c.weights, c.phase);
+    cells.chunk_by_mut(|a, b| of(a) == of(b)).for_each(|part| part.sort_by_key(|c| c.without_fullgraph().is_some()));
+}
+
 /// The cells of an adapter. Those that are compared follow each other, so that a machine that warms up or is shared does
 /// the same to all of them. PyTorch runs on a CPU without CUDA graphs and without narrower products.
 pub fn cells(wanted: &Wanted, scale: Scale, cpu: bool) -> Vec<Cell> {
@@ -126,6 +132,20 @@ mod tests {
                 "kiln/deep/full/he/infer/fused/highest"
             ]
         );
+    }
+
+    #[test]
+    fn variants_with_fullgraph_follow_what_compiles_the_same() {
+        let only = ["pytorch/*/*/*/*/compile,compile-fullgraph,max-autotune,max-autotune-fullgraph/f32,f16"];
+        let mut all = cells(&wanted(vec![Program::Pytorch], &only), Scale::Full, false);
+        fullgraph_last(&mut all);
+        let ids: Vec<String> = all.iter().map(|c| format!("{}/{}/{}", c.model, c.variant, c.precision)).collect();
+        let of = |model: &str, end: &str| {
+            let cell = |precision, mode| format!("{model}/{mode}{end}/{precision}");
+            ["f32", "f16"].map(|p| ["compile", "max-autotune"].map(|mode| cell(p, mode))).concat()
+        };
+        let expected = ["gptlite", "deep"].map(|m| [of(m, ""), of(m, "-fullgraph")].concat()).concat();
+        assert_eq!(ids, expected);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::cell::{Cell, Measurement, Outcome, Program, Record};
 use crate::line::Line;
 use crate::process::{self, End, Limits, Running};
-use crate::programs::{Adapter, Programs, typed};
+use crate::programs::{Adapter, Programs, Start, typed};
 use std::time::{Duration, SystemTime};
 
 /// What all cells of a run on an adapter share.
@@ -16,6 +16,8 @@ pub struct Setting<'a> {
     pub runs: usize,
     /// Whether kiln's cells are started once more.
     pub second_start: bool,
+    /// Whether variants with fullgraph find what the same without it compiled.
+    pub warm_fullgraph: bool,
 }
 
 /// Now, in UTC.
@@ -52,20 +54,23 @@ impl Setting<'_> {
         mut done: impl FnMut(&Cell, Measurement) -> Result<(), String>,
     ) -> Result<(), String> {
         let others = cells.len() - 1;
-        let mut begun: Vec<(&Cell, String, Result<Running, String>)> = Vec::new();
-        for cell in cells {
-            let command = self.programs.cell(cell, self.adapter, self.runs, others);
+        // before any of them begins, as those that begin at once find nothing of each other
+        let warm: Vec<Option<Cell>> = cells.iter().map(|cell| self.compiled_before(cell)).collect();
+        let mut begun: Vec<(&Cell, String, String, Result<Running, String>)> = Vec::new();
+        for (cell, warm) in cells.iter().zip(&warm) {
+            let start = Start { runs: self.runs, others, keeps: warm.as_ref().unwrap_or(cell) };
+            let command = self.programs.cell(cell, self.adapter, start);
             let words = command.as_ref().map_or(String::new(), typed);
             let running = self.save(cell).and_then(|()| process::begin(command?, self.limits));
-            begun.push((cell, words, running));
+            begun.push((cell, words, first_run(others, warm.as_ref()), running));
         }
         for (.., running) in &mut begun {
             if let Ok(one) = running {
                 one.first()?;
             }
         }
-        for (cell, command, running) in begun {
-            let mut outcome = running.and_then(Running::rest).map(|end| self.outcome(end, others));
+        for (cell, command, first, running) in begun {
+            let mut outcome = running.and_then(Running::rest).map(|end| self.outcome(end, first));
             if let Ok(Outcome::Measured(measured)) = &mut outcome
                 && cell.program == Program::Kiln
                 && self.second_start
@@ -91,12 +96,19 @@ impl Setting<'_> {
 
     /// Seconds from the begin of compilation to the first run's end, with what an earlier start kept.
     fn start_again(&self, cell: &Cell) -> Result<f64, String> {
-        let (lines, end) = process::run(self.programs.cell(cell, self.adapter, 0, 0)?, self.limits)?;
+        let start = Start { runs: 0, others: 0, keeps: cell };
+        let (lines, end) = process::run(self.programs.cell(cell, self.adapter, start)?, self.limits)?;
         let first = lines.iter().find_map(|line| match line {
             Line::First { seconds } => Some(*seconds),
             _ => None,
         });
         first.filter(|_| end == End::Success).ok_or_else(|| format!("its second start did not end well: {end:?}"))
+    }
+
+    /// The cell that compiled the same kernels before, where what it kept is to be found.
+    fn compiled_before(&self, cell: &Cell) -> Option<Cell> {
+        let plain = cell.without_fullgraph().filter(|_| self.warm_fullgraph)?;
+        self.programs.kept(&plain).is_dir().then_some(plain)
     }
 
     /// Writes the parameters that a cell reads, if they are not there.
@@ -108,13 +120,10 @@ impl Setting<'_> {
         }
     }
 
-    /// What a program's lines and its end come to, beside how many others its first run was.
-    fn outcome(&self, (lines, end): (Vec<Line>, End), others: usize) -> Outcome {
-        let beside = (others > 0).then(|| format!("first run beside {others} more"));
+    /// What a program's lines and its end come to, and of what kind its first run was.
+    fn outcome(&self, (lines, end): (Vec<Line>, End), first: String) -> Outcome {
         match end {
-            End::FirstNotWithin(limit) => {
-                Outcome::NotWithin { seconds: limit.as_secs(), what: beside.unwrap_or_else(|| "first run".into()) }
-            }
+            End::FirstNotWithin(limit) => Outcome::NotWithin { seconds: limit.as_secs(), what: first },
             End::RestNotWithin(limit) => Outcome::NotWithin { seconds: limit.as_secs(), what: "timed runs".into() },
             End::Failure(said) => Outcome::Failed(said),
             End::Success => {
@@ -130,11 +139,26 @@ impl Setting<'_> {
                 {
                     return Outcome::Failed(format!("it ran on the device at {used}, expected that at {wanted}"));
                 }
-                measured.note = measured.note.or(beside);
+                measured.note = measured.note.or((first != FIRST).then_some(first));
                 Outcome::Measured(measured)
             }
         }
     }
+}
+
+/// A first run that begins with nothing and alone.
+const FIRST: &str = "first run";
+
+/// What a first run is that begins beside others, or with what another cell's program compiled.
+fn first_run(others: usize, warm: Option<&Cell>) -> String {
+    let mut words = FIRST.to_owned();
+    if others > 0 {
+        words += &format!(" beside {others} more");
+    }
+    if let Some(warm) = warm {
+        words += &format!(" with what {} compiled", warm.variant);
+    }
+    words
 }
 
 /// An outcome for the terminal.

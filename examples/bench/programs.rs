@@ -18,6 +18,17 @@ pub struct Programs {
     pub scratch: PathBuf,
 }
 
+/// How a cell's program is started.
+#[derive(Clone, Copy)]
+pub struct Start<'a> {
+    /// Timed runs.
+    pub runs: usize,
+    /// How many more begin at once.
+    pub others: usize,
+    /// The cell whose compiled kernels it finds and to which it adds its own.
+    pub keeps: &'a Cell,
+}
+
 /// The device that cells are run on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapter {
@@ -93,10 +104,16 @@ impl Programs {
         Ok(command)
     }
 
-    /// What runs a cell, with so many timed runs. PyTorch's is held after its first run where others begin at once, and
-    /// compiles on its share of the machine's threads.
-    pub fn cell(&self, cell: &Cell, adapter: &Adapter, runs: usize, others: usize) -> Result<Command, String> {
-        let kept = self.scratch.join(cell.to_string().replace('/', "-"));
+    /// Where what compiled for a cell is kept: there is such a folder once its program began to.
+    pub fn kept(&self, cell: &Cell) -> PathBuf {
+        self.scratch.join(cell.to_string().replace('/', "-"))
+    }
+
+    /// What runs a cell. PyTorch's is held after its first run where others begin at once, and compiles on its share of the
+    /// machine's threads.
+    pub fn cell(&self, cell: &Cell, adapter: &Adapter, start: Start) -> Result<Command, String> {
+        let Start { runs, others, keeps } = start;
+        let kept = self.kept(keeps);
         let mut command = match cell.program {
             Program::Kiln => {
                 let mut command = self.seed_models(adapter)?;
@@ -224,7 +241,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("models.py"), "").unwrap();
         let cell = cell("pytorch/wide/full/he/infer/graph/f32");
-        let command = programs(folder.path()).cell(&cell, &choose(&found, other)[0], 30, 2).unwrap();
+        let command = programs(folder.path())
+            .cell(&cell, &choose(&found, other)[0], Start { runs: 30, others: 2, keeps: &cell })
+            .unwrap();
         assert!(
             typed(&command).contains(" --device cuda --pci 0000:a1:00.0 --hold --model wide "),
             "{}",
@@ -240,7 +259,10 @@ mod tests {
         }
         let programs = programs(folder.path());
         let [adapter] = choose(&[info("llvmpipe (LLVM 15)", "CPU", None)], "best").try_into().unwrap();
-        let command = |id: &str| typed(&programs.cell(&cell(id), &adapter, 30, 0).unwrap());
+        let command = |id: &str| {
+            let cell = cell(id);
+            typed(&programs.cell(&cell, &adapter, Start { runs: 30, others: 0, keeps: &cell }).unwrap())
+        };
         assert_eq!(
             command("kiln/deep/small/he/train/fused/highest"),
             "seed_models --lines --adapter 'llvmpipe (LLVM 15)' --model deep --scale small --init he --mode fused \
@@ -277,7 +299,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let [adapter] = choose(&[info("a", "discrete GPU", None)], "best").try_into().unwrap();
         let cell = cell("meganeura/deep/full/he/infer/session/f32");
-        let found = programs(folder.path()).cell(&cell, &adapter, 30, 0);
+        let found = programs(folder.path()).cell(&cell, &adapter, Start { runs: 30, others: 0, keeps: &cell });
         assert_eq!(found.unwrap_err(), format!("kiln-peer-meganeura is not in {}", folder.path().display()));
     }
 }

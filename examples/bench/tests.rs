@@ -139,8 +139,9 @@ fn cells_that_begin_together_are_held_after_their_first_runs() {
     let log = at("log");
     let measured = r#"{"line": "measured", "adapter": "A", "driver": "", "program": "p", "runs": 3, "ms": 2, "p95_ms": 2,
         "min_ms": 2, "first_run_s": 1}"#;
+    // what it compiles it keeps where the runner says
     let script = format!(
-        "echo first >> {log}\necho '{{\"line\": \"first\", \"seconds\": 1}}'\n\
+        "echo first >> {log}\nmkdir -p \"$TORCHINDUCTOR_CACHE_DIR\"\necho '{{\"line\": \"first\", \"seconds\": 1}}'\n\
          case \"$*\" in *--hold*) cat;; esac\necho timed >> {log}\necho '{}'\n",
         measured.replace('\n', " ")
     );
@@ -151,7 +152,7 @@ fn cells_that_begin_together_are_held_after_their_first_runs() {
     if crate::adapters("best").is_err() {
         return println!("skipped: no adapter");
     }
-    let run = |name: &str, together: &str| {
+    let run = |name: &str, more: &[&str]| {
         let (out, weights) = (at("out"), at("weights"));
         let mut all = vec!["bench", "--run", name, "--out", &out, "--programs", folder.path().to_str().unwrap()];
         all.extend([
@@ -166,8 +167,8 @@ fn cells_that_begin_together_are_held_after_their_first_runs() {
             "--phases",
             "infer",
         ]);
-        all.extend(["--compare", "pytorch", "--scale", "small", "--together", together]);
-        all.extend(["--only", "pytorch/*/*/*/*/eager,compile,max-autotune/f32"]);
+        all.extend(["--compare", "pytorch", "--scale", "small"]);
+        all.extend(more);
         measure(&Args::parse_from(all)).unwrap();
         let records = read(&folder.path().join(format!("out/{name}.jsonl"))).unwrap().0;
         let notes = records.into_iter().filter_map(|r| match r {
@@ -178,10 +179,22 @@ fn cells_that_begin_together_are_held_after_their_first_runs() {
         std::fs::remove_file(at("log")).unwrap();
         (notes.collect::<Vec<_>>(), order)
     };
-    assert_eq!(run("alone", "1"), (vec![None; 3], "first timed ".repeat(3)));
+    let three = ["--only", "pytorch/*/*/*/*/eager,compile,max-autotune/f32"];
+    assert_eq!(run("alone", &three), (vec![None; 3], "first timed ".repeat(3)));
+    let pairs = [&three[..], &["--together", "2"]].concat();
     let beside = Some("first run beside 1 more".to_owned());
     // the third has none to begin with
-    assert_eq!(run("pairs", "2"), (vec![beside.clone(), beside, None], "first first timed timed first timed ".into()));
+    let order = "first first timed timed first timed ";
+    assert_eq!(run("pairs", &pairs), (vec![beside.clone(), beside, None], order.into()));
+    let graphs = ["--only", "pytorch/*/*/*/*/compile,compile-fullgraph/f32"];
+    let warm = [&graphs[..], &["--warm-fullgraph"]].concat();
+    let after = Some("first run with what compile compiled".to_owned());
+    assert_eq!(run("cold", &graphs).0, [None, None]);
+    assert_eq!(run("warm", &warm).0, [None, after]);
+    // nothing is there yet when both begin
+    let both = [&warm[..], &["--together", "2"]].concat();
+    let beside = Some("first run beside 1 more".to_owned());
+    assert_eq!(run("both", &both).0, [beside.clone(), beside]);
 }
 
 #[test]
