@@ -58,16 +58,23 @@ impl View {
         view
     }
 
+    /// With all dimensions but the last merged as far as strides can say so; the view has one dimension at least.
+    pub fn merge_lead(&self) -> View {
+        let last = self.dims.len() - 1;
+        let (mut dims, strides) = coalesce(&self.dims[..last], &[&self.strides[..last]]);
+        dims.push(self.dims[last]);
+        let strides = [strides.concat(), vec![self.strides[last]]].concat();
+        View { offset: self.offset, dims, strides }
+    }
+
     /// As a matrix whose rows are its innermost dimension, if strides can say so and neighbours in a row are contiguous.
     pub fn rows(&self) -> Option<View> {
-        let last = self.dims.len().checked_sub(1)?;
-        let (rows, strides) = coalesce(&self.dims[..last], &[&self.strides[..last]]);
-        let contiguous = self.dims[last] == 1 || self.strides[last] == 1;
-        (rows.len() == 1 && contiguous).then(|| View {
-            offset: self.offset,
-            dims: vec![rows[0], self.dims[last]],
-            strides: vec![strides[0][0], self.strides[last]],
-        })
+        if self.dims.is_empty() {
+            return None;
+        }
+        let merged = self.merge_lead();
+        let contiguous = merged.dims.last() == Some(&1) || merged.strides.last() == Some(&1);
+        (merged.dims.len() == 2 && contiguous).then_some(merged)
     }
 
     /// The same elements in another shape, if strides can say so: always for a dense view.

@@ -5,7 +5,7 @@ use super::products::swap_last;
 use super::selector::{Done, Selector};
 use super::{Located, TensorId, TensorKind, Weight};
 use crate::caps::MatmulPrecision;
-use crate::graph::{DType, Graph, NodeId, Op, ValueId};
+use crate::graph::{DType, Graph, NodeId, Op, Shape, ValueId};
 use crate::kernel::matmul::{Matmul, OnUnits};
 use crate::kernel::units::{Exponents, Units};
 use crate::kernel::{KernelError, View, exponents};
@@ -97,20 +97,53 @@ impl Selector<'_> {
     /// The exponents of the rows of x (…, rows, K), a look at a value, found once however many read them; `None` where no
     /// binding covers it.
     fn exponents(&mut self, id: NodeId, value: ValueId, at: &Located, x: &View) -> Done<Option<FoundExponents>> {
-        let key = (value, x.clone());
-        if let Some(found) = self.exponents.get(&key) {
-            return Ok(Some(found.clone()));
+        let look = x.merge_lead();
+        if !self.exponents.contains_key(&(value, look.clone())) && !self.find_exponents(id, value, at, &look)? {
+            return Ok(None);
         }
-        let (launch, found) = match exponents::launch(x, self.caps) {
-            Err(KernelError::Binding { .. }) => return Ok(None),
+        let mut found = self.exponents[&(value, look)].clone();
+        found.found.view = View::dense(&Shape::from(x.dims[..x.dims.len() - 1].to_vec()));
+        Ok(Some(found))
+    }
+
+    /// Launches what finds the exponents of the rows of a look at a value, and with them those of a matrix's columns where
+    /// a product sums over these; false where no binding covers it.
+    fn find_exponents(&mut self, id: NodeId, value: ValueId, at: &Located, look: &View) -> Done<bool> {
+        let turned = swap_last(look);
+        let looks = if look.strides.last() == Some(&1) { [look.clone(), turned] } else { [turned, look.clone()] };
+        let new = looks.iter().all(|l| !self.exponents.contains_key(&(value, l.clone())));
+        let both = match new && self.sums_both_ways(value) {
+            true => exponents::launch_both(&looks[0], self.caps),
+            false => Ok(None),
+        };
+        let made = both.and_then(|both| match both {
+            Some((launch, found)) => Ok((launch, looks.into_iter().zip(found).collect())),
+            None => exponents::launch(look, self.caps).map(|(launch, found)| (launch, vec![(look.clone(), found)])),
+        });
+        let (launch, found): (_, Vec<_>) = match made {
+            Err(KernelError::Binding { .. }) => return Ok(false),
             other => other?,
         };
-        let bytes = (found.parts * found.part * DType::U32.size()) as u64;
-        let tensor = self.raw_tensor(self.graph.node(id), bytes, TensorKind::Temp)?;
-        self.emit(id, "exponents", vec![launch], &[at.tensor, tensor], None)?;
-        let found = FoundExponents { tensor, found };
-        self.exponents.insert(key, found.clone());
-        Ok(Some(found))
+        let mut tensors = vec![at.tensor];
+        for (look, found) in found {
+            let bytes = (found.parts * found.part * DType::U32.size()) as u64;
+            let tensor = self.raw_tensor(self.graph.node(id), bytes, TensorKind::Temp)?;
+            tensors.push(tensor);
+            self.exponents.insert((value, look), FoundExponents { tensor, found });
+        }
+        self.emit(id, "exponents", vec![launch], &tensors, None)?;
+        Ok(true)
+    }
+
+    /// Whether products sum over a matrix's rows and over its columns.
+    fn sums_both_ways(&self, value: ValueId) -> bool {
+        let ways = self.consumers[value.node.0].iter().flat_map(|reader| {
+            let node = self.graph.node(*reader);
+            let operands = node.inputs.iter().enumerate().filter(|(_, v)| **v == value);
+            operands.filter_map(|(i, _)| along_rows(&node.op, i))
+        });
+        let ways: Vec<bool> = ways.collect();
+        ways.contains(&true) && ways.contains(&false)
     }
 
     /// The exponents of the columns of a weight that is stored transposed: the host finds them when it fills the weight.
@@ -139,6 +172,18 @@ impl Selector<'_> {
             let what = format!("precision {asked} asked for, but the device has no f16 matrix units: highest used");
             self.out.report.add("select", what);
         }
+    }
+}
+
+/// Whether a product sums along the rows of an operand, which are contiguous where it is stored as it is, or along its
+/// columns; `None` of what is no operand of a matrix product.
+fn along_rows(op: &Op, input: usize) -> Option<bool> {
+    match (op, input) {
+        (Op::Linear, 0 | 1) => Some(true),
+        (Op::Matmul { transpose_a, .. } | Op::FusedMatmul { transpose_a, .. }, 0) => Some(!transpose_a),
+        (Op::Matmul { transpose_b, .. } | Op::FusedMatmul { transpose_b, .. }, 1) => Some(*transpose_b),
+        (Op::LinearGrad { .. }, 0 | 1) => Some(false),
+        _ => None,
     }
 }
 

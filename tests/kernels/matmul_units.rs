@@ -224,6 +224,40 @@ fn weights_bring_their_exponents_and_readers_share_those_of_activations() -> Res
 }
 
 #[test]
+fn exponents_of_rows_and_columns_are_found_in_one_launch() -> Result {
+    let Some(session) = adapter() else { return Ok(()) };
+    let [medium, high] = [(Medium, MEDIUM), (High, HIGH)];
+    // four columns at a time or one; rows in one batch or two; more columns than a workgroup takes, and a part
+    for (lead, [k, n], (precision, tolerance)) in
+        [(&[40][..], [36, 72], medium), (&[2, 300], [140, 37], medium), (&[530], [33, 40], high)]
+    {
+        let mut graph = Graph::default();
+        let mut inputs = Named::new();
+        let mut input = |name: &str, dims: &[usize]| {
+            let value = random(DType::F32, dims, dims[dims.len() - 1] as u64);
+            let id = graph.push_input(value.ty().clone(), name);
+            inputs.insert(name.into(), value);
+            ValueId::from(id)
+        };
+        let (x, w, dy) = (input("x", &[lead, &[k]].concat()), input("w", &[n, k]), input("dy", &[lead, &[n]].concat()));
+        let y = graph.push(Op::Linear, vec![x, w], "y").unwrap();
+        let dx = Op::Matmul { transpose_a: false, transpose_b: false };
+        let dx = graph.push(dx, vec![dy, w], "dx").unwrap();
+        let dw = graph.push(Op::LinearGrad { bias: false }, vec![x, dy], "dw").unwrap();
+        for (name, value) in [("y", y), ("dx", dx), ("dw", dw)] {
+            graph.push_output(name, value.into(), Disposition::Read).unwrap();
+        }
+        check((graph, Named::new(), inputs), &options(session, 4, precision), tolerance, |program| {
+            let kernels = kernels(program);
+            assert_eq!(kernels.iter().filter(|k| **k == "matmul_units").count(), 3, "{kernels:?}");
+            // of x, w and dy
+            assert_eq!(kernels.iter().filter(|k| **k == "exponents").count(), 3, "{kernels:?}");
+        });
+    }
+    Ok(())
+}
+
+#[test]
 fn gradients_of_weights_whole_and_in_slices() {
     let Some(session) = adapter() else { return };
     let half = (DType::F16, 4, MatmulPrecision::Highest, F16);
