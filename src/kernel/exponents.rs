@@ -1,10 +1,11 @@
-//! In: f32 operands of products as views; out: launches of exponents.wgsl that find the largest exponent of each of their
-//! rows, or of a matrix's rows and columns in one, by which a product on matrix units scales them. Knows no other kernel.
+//! In: f32 operands of products as views; out: a launch of exponents.wgsl that finds the largest exponent of each of their
+//! rows, and of a matrix's columns where they are wanted, by which a product on matrix units scales them. Knows no other
+//! kernel.
 
 use super::split::sizes;
 use super::units::Exponents;
 use super::view::{coalesce, window};
-use super::{Access, Estimate, KernelError, KernelKey, Launch, Operand, ParamSpace, View, template};
+use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, View, template};
 use crate::caps::DeviceCaps;
 use crate::graph::{DType, Shape};
 use minijinja::context;
@@ -14,7 +15,7 @@ pub(super) const NAME: &str = "exponents";
 /// Invocations in a workgroup.
 pub(super) const SIZE: u32 = 256;
 
-/// Which rows of what is read.
+/// Which rows of an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rows {
     /// Neighbours in a row are contiguous, or nothing is.
@@ -39,6 +40,13 @@ impl Rows {
 /// What changes exponents.wgsl.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ExponentsKey {
+    /// Each operand's form, one or two.
+    pub operands: Vec<Form>,
+}
+
+/// How an operand is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Form {
     /// Of what.
     pub rows: Rows,
     /// Elements are read four at a time.
@@ -53,22 +61,32 @@ const WORDS: [&str; 8] = ["groups", "rows", "k", "slice", "blocks", "x_row", "x_
 impl ExponentsKey {
     /// WGSL of this key.
     pub fn source(&self, params: ParamSpace) -> String {
-        let step = if self.vec { 4 } else { 1 };
-        let values = context! { ways => self.rows.ways().to_vec(), words => WORDS.to_vec(), vec => self.vec, step, batch_rank => self.batch_rank };
-        template::render(NAME, params, values)
+        // the binding of what an operand's first way finds
+        let mut found = 1 + self.operands.len();
+        let operand = |form: &Form| {
+            let (vec, batch_rank, ways) = (form.vec, form.batch_rank, form.rows.ways().to_vec());
+            found += ways.len();
+            context! { found => found - ways.len(), ways, vec, batch_rank }
+        };
+        let operands: Vec<_> = self.operands.iter().map(operand).collect();
+        template::render(NAME, params, context! { operands, words => WORDS.to_vec() })
     }
 
-    /// The operand, the exponents that each way finds.
+    /// The operands, the exponents that each way of each finds.
     pub fn bindings(&self) -> Vec<Access> {
-        [vec![Access::Read], vec![Access::ReadWrite; self.rows.ways().len()]].concat()
+        let found = self.operands.iter().map(|form| form.rows.ways().len()).sum();
+        [vec![Access::Read; self.operands.len()], vec![Access::ReadWrite; found]].concat()
     }
 
     /// Names of the words of the parameters.
     pub fn params(&self) -> Vec<String> {
-        let mut names = vec!["entries".to_owned(), "x_offset".to_owned()];
-        names.extend(self.rows.ways().iter().flat_map(|way| WORDS.map(|word| format!("{way}_{word}"))));
-        names.extend((0..self.batch_rank).flat_map(|d| [format!("batch{d}"), format!("x_batch{d}")]));
-        names
+        let of = |(i, form): (usize, &Form)| {
+            let mut names = vec![format!("entries{i}"), format!("x{i}_offset")];
+            names.extend(form.rows.ways().iter().flat_map(|way| WORDS.map(|word| format!("{way}{i}_{word}"))));
+            names.extend((0..form.batch_rank).flat_map(|d| [format!("batch{i}_{d}"), format!("x{i}_batch{d}")]));
+            names
+        };
+        self.operands.iter().enumerate().flat_map(of).collect()
     }
 }
 
@@ -137,65 +155,84 @@ impl Way {
         Way { across, vec, batches: dims.into_iter().zip(strides.remove(0)).collect(), groups, words, found }
     }
 
-    /// Where the exponents are as an operand, in a dense tensor (parts, batch…, rows) of u32.
-    fn window(&self, operand: usize, caps: &DeviceCaps) -> Result<Operand<usize>, KernelError> {
-        let end = self.found.parts * self.found.part;
-        Ok(window(NAME, operand, "the exponents", 0, end, DType::U32.size(), caps)?.0)
+    /// Of a matrix whose rows are contiguous: its rows', and its columns'.
+    fn both(x: &View) -> Option<[Way; 2]> {
+        if x.dims.len() != 2 {
+            return None;
+        }
+        let (along, across) = (Way::of(x), Way::of(&x.permute(&[1, 0])));
+        (!along.across && across.across && along.vec == across.vec).then_some([along, across])
     }
 }
 
-/// The exponents of the rows of x (batch…, rows, k): a launch over x and the exponents, and where those are, in a dense
-/// tensor (parts, batch…, rows) of u32.
-pub fn launch(x: &View, caps: &DeviceCaps) -> Result<(Launch<usize>, Exponents), KernelError> {
-    let way = Way::of(x);
-    let rows = if way.across { Rows::Across } else { Rows::Along };
-    Ok((of_ways(x, rows, &[&way], caps)?, way.found))
+/// What is wanted of an operand.
+pub struct Wanted<'a> {
+    /// (batch…, rows, k).
+    pub view: &'a View,
+    /// Of a matrix's columns too, where [`finds_both`].
+    pub columns: bool,
 }
 
-/// The exponents of the rows and of the columns of a matrix whose rows are contiguous: a launch over x and both, and where
-/// those are, each as [`launch`] has them. `None` of another view.
-pub fn launch_both(x: &View, caps: &DeviceCaps) -> Result<Option<(Launch<usize>, [Exponents; 2])>, KernelError> {
-    if x.dims.len() != 2 {
-        return Ok(None);
-    }
-    let (along, across) = (Way::of(x), Way::of(&x.permute(&[1, 0])));
-    if along.across || !across.across || along.vec != across.vec {
-        return Ok(None);
-    }
-    let launch = of_ways(x, Rows::Both, &[&along, &across], caps)?;
-    Ok(Some((launch, [along.found, across.found])))
+/// Whether one launch finds the exponents of the rows and of the columns of x: of a matrix whose rows are contiguous.
+pub fn finds_both(x: &View) -> bool {
+    Way::both(x).is_some()
 }
 
-fn of_ways(x: &View, rows: Rows, ways: &[&Way], caps: &DeviceCaps) -> Result<Launch<usize>, KernelError> {
-    let Way { vec, batches, .. } = ways[0];
-    let unit = if *vec { 4 } else { 1 };
-    let (operand, first) = window(NAME, 0, "the operand", x.offset, x.end(), DType::F32.size(), caps)?;
-    let mut operands = vec![operand];
-    for (i, way) in ways.iter().enumerate() {
-        operands.push(way.window(1 + i, caps)?);
+/// The exponents of one or two operands' rows, and of their columns. Operands of the launch: the views' tensors, then the
+/// exponents, a dense tensor (parts, batch…, rows) of u32 each, in order. With it, for each view, where those of its rows
+/// are in theirs, and those of its columns.
+pub fn launch(wanted: &[Wanted], caps: &DeviceCaps) -> Result<(Launch<usize>, Vec<Vec<Exponents>>), KernelError> {
+    let ways = |w: &Wanted| match Way::both(w.view).filter(|_| w.columns) {
+        Some(both) => Vec::from(both),
+        None => vec![Way::of(w.view)],
+    };
+    let ways: Vec<Vec<Way>> = wanted.iter().map(ways).collect();
+    let (mut forms, mut operands, mut words) = (Vec::new(), Vec::new(), Vec::new());
+    for (i, (Wanted { view: x, .. }, ways)) in wanted.iter().zip(&ways).enumerate() {
+        let Way { across, vec, batches, .. } = &ways[0];
+        let rows = match (ways.len(), across) {
+            (1, true) => Rows::Across,
+            (1, false) => Rows::Along,
+            _ => Rows::Both,
+        };
+        forms.push(Form { rows, vec: *vec, batch_rank: batches.len() });
+        let unit = if *vec { 4 } else { 1 };
+        let (operand, first) = window(NAME, i, "the operand", x.offset, x.end(), DType::F32.size(), caps)?;
+        operands.push(operand);
+        let entries = batches.iter().map(|(size, _)| size).product();
+        words.extend([("batch entries", entries), ("offset", first / unit)]);
+        words.extend(ways.iter().flat_map(|way| way.words));
+        let strides =
+            batches.iter().flat_map(|(size, stride)| [("batch size", *size), ("batch stride", stride / unit)]);
+        words.extend(strides);
     }
-    let entries = batches.iter().map(|(size, _)| size).product();
-    let mut words = vec![("batch entries", entries), ("offset", first / unit)];
-    words.extend(ways.iter().flat_map(|way| way.words));
-    words.extend(batches.iter().flat_map(|(size, stride)| [("batch size", *size), ("batch stride", stride / unit)]));
-    let found: usize = ways.iter().map(|way| way.found.parts * way.found.part).sum();
-    Ok(Launch {
-        key: KernelKey::Exponents(ExponentsKey { rows, vec: *vec, batch_rank: batches.len() }),
+    let mut found = 0;
+    for way in ways.iter().flatten() {
+        let end = way.found.parts * way.found.part;
+        operands.push(window(NAME, operands.len(), "the exponents", 0, end, DType::U32.size(), caps)?.0);
+        found += end;
+    }
+    let read: usize = wanted.iter().map(|w| w.view.elements()).sum();
+    let launch = Launch {
+        key: KernelKey::Exponents(ExponentsKey { operands: forms }),
         params: sizes(NAME, words)?,
-        groups: ways.iter().map(|way| way.groups as u64).sum(),
+        groups: ways.iter().flatten().map(|way| way.groups as u64).sum(),
         operands,
-        estimate: Estimate { flops: 0.0, bytes: ((x.elements() + found) * 4) as f64 },
-    })
+        estimate: Estimate { flops: 0.0, bytes: ((read + found) * DType::F32.size()) as f64 },
+    };
+    Ok((launch, ways.into_iter().map(|ways| ways.into_iter().map(|way| way.found).collect()).collect()))
 }
 
 #[cfg(test)]
 pub(super) fn catalogue() -> Vec<KernelKey> {
-    let mut keys = Vec::new();
+    let mut forms = Vec::new();
     for vec in [false, true] {
         for rows in [Rows::Along, Rows::Across] {
-            keys.extend((0..3).map(|batch_rank| KernelKey::Exponents(ExponentsKey { rows, vec, batch_rank })));
+            forms.extend((0..3).map(|batch_rank| Form { rows, vec, batch_rank }));
         }
-        keys.push(KernelKey::Exponents(ExponentsKey { rows: Rows::Both, vec, batch_rank: 0 }));
+        forms.push(Form { rows: Rows::Both, vec, batch_rank: 0 });
     }
-    keys
+    let alone = forms.iter().map(|form| vec![*form]);
+    let pairs = forms.iter().zip(forms.iter().rev()).map(|(a, b)| vec![*a, *b]);
+    alone.chain(pairs).map(|operands| KernelKey::Exponents(ExponentsKey { operands })).collect()
 }

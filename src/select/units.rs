@@ -6,9 +6,10 @@ use super::selector::{Done, Selector};
 use super::{Located, TensorId, TensorKind, Weight};
 use crate::caps::MatmulPrecision;
 use crate::graph::{DType, Graph, NodeId, Op, Shape, ValueId};
+use crate::kernel::exponents::{self, Wanted};
 use crate::kernel::matmul::{Matmul, OnUnits};
 use crate::kernel::units::{Exponents, Units};
-use crate::kernel::{KernelError, View, exponents};
+use crate::kernel::{KernelError, View};
 
 /// The exponents of an operand's rows, and the tensor that they are in.
 #[derive(Clone, Debug)]
@@ -23,6 +24,13 @@ impl FoundExponents {
         let found = Exponents { view: self.found.view.broadcast(dims), ..self.found.clone() };
         FoundExponents { found, ..self.clone() }
     }
+}
+
+/// Looks at a value whose rows' exponents are to be found: one, or the rows of a matrix and its columns.
+struct Missing {
+    value: ValueId,
+    tensor: TensorId,
+    looks: Vec<View>,
 }
 
 /// A product that goes to matrix units.
@@ -77,14 +85,17 @@ impl Selector<'_> {
             );
             return Ok(None);
         }
-        let of_a = self.exponents(id, a_value, a, &a.view)?;
-        let of_b = match self.weight_exponents(id, b)? {
-            Some(found) => Some(found),
-            None => self.exponents(id, b_value, b, &swap_last(&b.view))?,
-        };
-        let (Some(of_a), Some(of_b)) = (of_a, of_b) else {
+        let (rows, columns) = (a.view.clone(), swap_last(&b.view));
+        let mut looks = vec![(a_value, a, &rows)];
+        looks.extend(self.weight_at(b).is_none().then_some((b_value, b, &columns)));
+        if !self.find_exponents(id, &looks)? {
             self.report_product(id, "no binding covers all of an operand".into());
             return Ok(None);
+        }
+        let of_a = self.exponents_of(a_value, &rows);
+        let of_b = match self.weight_exponents(id, b)? {
+            Some(found) => found,
+            None => self.exponents_of(b_value, &columns),
         };
         Ok(Some(OfUnits { units, exponents: Some([of_a, of_b]) }))
     }
@@ -94,45 +105,54 @@ impl Selector<'_> {
         self.out.report.add("select", format!("{name}: precision {asked} asked for, but {why}: highest used"));
     }
 
-    /// The exponents of the rows of x (…, rows, K), a look at a value, found once however many read them; `None` where no
-    /// binding covers it.
-    fn exponents(&mut self, id: NodeId, value: ValueId, at: &Located, x: &View) -> Done<Option<FoundExponents>> {
-        let look = x.merge_lead();
-        if !self.exponents.contains_key(&(value, look.clone())) && !self.find_exponents(id, value, at, &look)? {
-            return Ok(None);
+    /// Has the exponents of the rows of looks (…, rows, K) at values, found once however many read them, all in one launch
+    /// if a device binds as much, and with them those of a matrix's columns where a product sums over these; false where no
+    /// binding covers a look.
+    fn find_exponents(&mut self, id: NodeId, looks: &[(ValueId, &Located, &View)]) -> Done<bool> {
+        let mut missing: Vec<Missing> = Vec::new();
+        for (value, at, look) in looks {
+            let look = look.merge_lead();
+            let turned = swap_last(&look);
+            let has = |v: &View| self.exponents.contains_key(&(*value, v.clone()));
+            if has(&look) || missing.iter().any(|m| m.value == *value && m.looks.contains(&look)) {
+                continue;
+            }
+            let pairs = [[look.clone(), turned.clone()], [turned.clone(), look.clone()]];
+            let both = pairs.into_iter().find(|[rows, _]| exponents::finds_both(rows));
+            let looks = match both.filter(|_| !has(&turned) && self.sums_both_ways(*value)) {
+                Some(both) => Vec::from(both),
+                None => vec![look],
+            };
+            missing.push(Missing { value: *value, tensor: at.tensor, looks });
         }
-        let mut found = self.exponents[&(value, look)].clone();
-        found.found.view = View::dense(&Shape::from(x.dims[..x.dims.len() - 1].to_vec()));
-        Ok(Some(found))
+        let bindings: usize = missing.iter().map(|m| 1 + m.looks.len()).sum();
+        let at_once = if bindings <= self.caps.max_storage_buffers as usize { missing.len() } else { 1 };
+        for missing in missing.chunks(at_once.max(1)) {
+            let wanted: Vec<Wanted> =
+                missing.iter().map(|m| Wanted { view: &m.looks[0], columns: m.looks.len() > 1 }).collect();
+            let (launch, found) = match exponents::launch(&wanted, self.caps) {
+                Err(KernelError::Binding { .. }) => return Ok(false),
+                other => other?,
+            };
+            let mut tensors: Vec<TensorId> = missing.iter().map(|m| m.tensor).collect();
+            for (Missing { value, looks, .. }, found) in missing.iter().zip(found) {
+                for (look, found) in looks.iter().zip(found) {
+                    let bytes = (found.parts * found.part * DType::U32.size()) as u64;
+                    let tensor = self.raw_tensor(self.graph.node(id), bytes, TensorKind::Temp)?;
+                    tensors.push(tensor);
+                    self.exponents.insert((*value, look.clone()), FoundExponents { tensor, found });
+                }
+            }
+            self.emit(id, "exponents", vec![launch], &tensors, None)?;
+        }
+        Ok(true)
     }
 
-    /// Launches what finds the exponents of the rows of a look at a value, and with them those of a matrix's columns where
-    /// a product sums over these; false where no binding covers it.
-    fn find_exponents(&mut self, id: NodeId, value: ValueId, at: &Located, look: &View) -> Done<bool> {
-        let turned = swap_last(look);
-        let looks = if look.strides.last() == Some(&1) { [look.clone(), turned] } else { [turned, look.clone()] };
-        let new = looks.iter().all(|l| !self.exponents.contains_key(&(value, l.clone())));
-        let both = match new && self.sums_both_ways(value) {
-            true => exponents::launch_both(&looks[0], self.caps),
-            false => Ok(None),
-        };
-        let made = both.and_then(|both| match both {
-            Some((launch, found)) => Ok((launch, looks.into_iter().zip(found).collect())),
-            None => exponents::launch(look, self.caps).map(|(launch, found)| (launch, vec![(look.clone(), found)])),
-        });
-        let (launch, found): (_, Vec<_>) = match made {
-            Err(KernelError::Binding { .. }) => return Ok(false),
-            other => other?,
-        };
-        let mut tensors = vec![at.tensor];
-        for (look, found) in found {
-            let bytes = (found.parts * found.part * DType::U32.size()) as u64;
-            let tensor = self.raw_tensor(self.graph.node(id), bytes, TensorKind::Temp)?;
-            tensors.push(tensor);
-            self.exponents.insert((value, look), FoundExponents { tensor, found });
-        }
-        self.emit(id, "exponents", vec![launch], &tensors, None)?;
-        Ok(true)
+    /// What was found of the rows of x.
+    fn exponents_of(&self, value: ValueId, x: &View) -> FoundExponents {
+        let mut of = self.exponents[&(value, x.merge_lead())].clone();
+        of.found.view = View::dense(&Shape::from(x.dims[..x.dims.len() - 1].to_vec()));
+        of
     }
 
     /// Whether products sum over a matrix's rows and over its columns.
@@ -146,10 +166,14 @@ impl Selector<'_> {
         ways.contains(&true) && ways.contains(&false)
     }
 
+    /// The weight, or the piece of one, that is stored transposed there.
+    fn weight_at(&self, at: &Located) -> Option<&Weight> {
+        self.transposed.values().flatten().find(|w| w.tensor == at.tensor)
+    }
+
     /// The exponents of the columns of a weight that is stored transposed: the host finds them when it fills the weight.
     fn weight_exponents(&mut self, id: NodeId, at: &Located) -> Done<Option<FoundExponents>> {
-        let mut pieces = self.transposed.values().flatten();
-        let Some(weight) = pieces.find(|w| w.tensor == at.tensor).cloned() else { return Ok(None) };
+        let Some(weight) = self.weight_at(at).cloned() else { return Ok(None) };
         let columns = weight.columns.as_ref().map_or(0, |c| c.len());
         let tensor = match self.weights_exponents.get(&at.tensor) {
             Some(tensor) => *tensor,
