@@ -3,8 +3,7 @@
 use super::device::{Counts, assert_numbers, own_session, refs, session, tiled};
 use super::trained::{GOLDENS, Golden, Named, OnReference, golden_options};
 use super::{assert_parameters, batch, bytes, network, options, params, trainer};
-use kiln::Error;
-use kiln::caps::DeviceCaps;
+use kiln::caps::{DeviceCaps, MatrixUnits};
 use kiln::grad::Checkpoint;
 use kiln::graph::TensorType;
 use kiln::model::{Dnn, DnnConfig, Gptlite, GptliteConfig, Init, Loss, init};
@@ -12,6 +11,7 @@ use kiln::select::SelectError;
 use kiln::session::{CompileOptions, Mode};
 use kiln::tensor::Tensor;
 use kiln::train::{Group, LossScaling, Names, Optimiser, Precision, Schedule, TrainOptions};
+use kiln::{Error, MatmulPrecision};
 
 #[test]
 fn ten_steps_in_one_submit_are_pytorchs() {
@@ -74,6 +74,46 @@ fn dropout_drops_the_same_elements_fused_written_and_on_the_reference() {
             let other = TrainOptions { seed: 1, ..options.clone() };
             let other = session.trainer(&forward, &params, &other, &compile).unwrap();
             assert_ne!(other.step(&refs(&batches[0])).unwrap().loss, reports[0].loss);
+        }
+    }
+}
+
+#[test]
+fn steps_on_matrix_units_are_the_reference_s_however_exponents_are_shared() {
+    let Some(session) = session().filter(|s| s.caps().f16) else { return };
+    let model = Gptlite::new(GptliteConfig::new(23, 2, 32, 2, 24));
+    let forward = model.build_training(1, 24, Loss::CrossEntropy).unwrap();
+    let params = init(&forward.layout, Init::He, 1).unwrap();
+    let limits = DeviceCaps { cpu: false, units: Some(MatrixUnits::Emulated { side: 4 }), ..session.caps().clone() };
+    // what norms or blocks make is computed anew, and has exponents of its own; of a step's way, and ReLUs may turn
+    for (precision, of_loss, of_way, checkpoint, micro_batches) in [
+        (MatmulPrecision::High, 2e-6, 1e-3, Checkpoint::Norms, 2),
+        (MatmulPrecision::Medium, 2e-3, 0.1, Checkpoint::Every(1), 1),
+    ] {
+        let dims = if micro_batches == 1 { vec![1, 24] } else { vec![micro_batches, 1, 24] };
+        let (optimiser, learning_rate) = (Optimiser::sgd(), Schedule::constant(0.1));
+        let options = TrainOptions { optimiser, learning_rate, checkpoint, micro_batches, ..options() };
+        let compile =
+            CompileOptions { precision, limits: Some(limits.clone()), poison: true, ..CompileOptions::default() };
+        let trainer = session.trainer(&forward, &params, &options, &compile).unwrap();
+        let steps = &trainer.program().compiled().selected.steps;
+        let count = |name: &str| steps.iter().filter(|s| s.launch.key.name() == name).count();
+        let (exponents, products) = (count("exponents"), count("matmul_units"));
+        // of two products backwards the second finds its operands' exponents there
+        assert!(exponents > 0 && exponents < products, "{exponents} of {products}");
+        let mut reference = OnReference::new(&forward, &params, &options, false);
+        for step in 0..2 {
+            let batch = [("tokens", tokens(&dims, step)), ("targets", tokens(&dims, step + 7))];
+            let batch = Named::from(batch.map(|(name, t)| (name.to_owned(), t)));
+            let report = trainer.step(&refs(&batch)).unwrap();
+            assert_numbers("loss", &[f64::from(report.loss)], &[reference.loss(&batch)], of_loss);
+        }
+        let norm = |of: &mut dyn Iterator<Item = f64>| of.map(|v| v * v).sum::<f64>().sqrt();
+        for (name, got) in trainer.parameters().unwrap() {
+            let (got, want, start) = (got.to_f64(), reference.parameter(&name), params[&name].to_f64());
+            let way = norm(&mut want.iter().zip(&start).map(|(w, s)| w - s));
+            let off = norm(&mut got.iter().zip(&want).map(|(g, w)| g - w));
+            assert!(off <= of_way * way, "{precision}: {name} is off by {off:.1e}, its way is {way:.1e}");
         }
     }
 }
