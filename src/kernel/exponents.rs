@@ -154,41 +154,23 @@ impl Way {
         let found = Exponents { view: View::dense(&Shape::from(lead.to_vec())), parts, part: all };
         Way { across, vec, batches: dims.into_iter().zip(strides.remove(0)).collect(), groups, words, found }
     }
-
-    /// Of a matrix whose rows are contiguous: its rows', and its columns'.
-    fn both(x: &View) -> Option<[Way; 2]> {
-        if x.dims.len() != 2 {
-            return None;
-        }
-        let (along, across) = (Way::of(x), Way::of(&x.permute(&[1, 0])));
-        (!along.across && across.across && along.vec == across.vec).then_some([along, across])
-    }
 }
 
-/// What is wanted of an operand.
-pub struct Wanted<'a> {
-    /// (batch…, rows, k).
-    pub view: &'a View,
-    /// Of a matrix's columns too, where [`finds_both`].
-    pub columns: bool,
+/// Whether one launch finds the exponents of the rows of x, and of those of its transpose, from one reading: of a matrix
+/// whose rows are contiguous.
+pub fn finds_both(x: &View, transpose: &View) -> bool {
+    let (along, across) = (Way::of(x), Way::of(transpose));
+    x.dims.len() == 2 && !along.across && across.across && along.vec == across.vec
 }
 
-/// Whether one launch finds the exponents of the rows and of the columns of x: of a matrix whose rows are contiguous.
-pub fn finds_both(x: &View) -> bool {
-    Way::both(x).is_some()
-}
-
-/// The exponents of one or two operands' rows, and of their columns. Operands of the launch: the views' tensors, then the
-/// exponents, a dense tensor (parts, batch…, rows) of u32 each, in order. With it, for each view, where those of its rows
-/// are in theirs, and those of its columns.
-pub fn launch(wanted: &[Wanted], caps: &DeviceCaps) -> Result<(Launch<usize>, Vec<Vec<Exponents>>), KernelError> {
-    let ways = |w: &Wanted| match Way::both(w.view).filter(|_| w.columns) {
-        Some(both) => Vec::from(both),
-        None => vec![Way::of(w.view)],
-    };
-    let ways: Vec<Vec<Way>> = wanted.iter().map(ways).collect();
+/// The exponents of the rows of one or two operands, each one look (batch…, rows, k), or a look and its transpose where
+/// [`finds_both`]. Operands of the launch: the looks' tensors, then the exponents, a dense tensor (parts, batch…, rows) of
+/// u32 for each look, in order. With it, for each look, where its exponents are in theirs.
+pub fn launch(wanted: &[&[View]], caps: &DeviceCaps) -> Result<(Launch<usize>, Vec<Vec<Exponents>>), KernelError> {
+    let ways: Vec<Vec<Way>> = wanted.iter().map(|looks| looks.iter().map(Way::of).collect()).collect();
     let (mut forms, mut operands, mut words) = (Vec::new(), Vec::new(), Vec::new());
-    for (i, (Wanted { view: x, .. }, ways)) in wanted.iter().zip(&ways).enumerate() {
+    for (i, (looks, ways)) in wanted.iter().zip(&ways).enumerate() {
+        let x = &looks[0];
         let Way { across, vec, batches, .. } = &ways[0];
         let rows = match (ways.len(), across) {
             (1, true) => Rows::Across,
@@ -212,7 +194,7 @@ pub fn launch(wanted: &[Wanted], caps: &DeviceCaps) -> Result<(Launch<usize>, Ve
         operands.push(window(NAME, operands.len(), "the exponents", 0, end, DType::U32.size(), caps)?.0);
         found += end;
     }
-    let read: usize = wanted.iter().map(|w| w.view.elements()).sum();
+    let read: usize = wanted.iter().map(|looks| looks[0].elements()).sum();
     let launch = Launch {
         key: KernelKey::Exponents(ExponentsKey { operands: forms }),
         params: sizes(NAME, words)?,

@@ -6,10 +6,9 @@ use super::selector::{Done, Selector};
 use super::{Located, TensorId, TensorKind, Weight};
 use crate::caps::MatmulPrecision;
 use crate::graph::{DType, Graph, NodeId, Op, Shape, ValueId};
-use crate::kernel::exponents::{self, Wanted};
 use crate::kernel::matmul::{Matmul, OnUnits};
 use crate::kernel::units::{Exponents, Units};
-use crate::kernel::{KernelError, View};
+use crate::kernel::{KernelError, View, exponents};
 
 /// The exponents of an operand's rows, and the tensor that they are in.
 #[derive(Clone, Debug)]
@@ -87,14 +86,15 @@ impl Selector<'_> {
         }
         let (rows, columns) = (a.view.clone(), swap_last(&b.view));
         let mut looks = vec![(a_value, a, &rows)];
-        looks.extend(self.weight_at(b).is_none().then_some((b_value, b, &columns)));
+        let weight = self.weight_at(b);
+        looks.extend(weight.is_none().then_some((b_value, b, &columns)));
         if !self.find_exponents(id, &looks)? {
             self.report_product(id, "no binding covers all of an operand".into());
             return Ok(None);
         }
         let of_a = self.exponents_of(a_value, &rows);
-        let of_b = match self.weight_exponents(id, b)? {
-            Some(found) => found,
+        let of_b = match weight {
+            Some(weight) => self.weight_exponents(id, weight)?,
             None => self.exponents_of(b_value, &columns),
         };
         Ok(Some(OfUnits { units, exponents: Some([of_a, of_b]) }))
@@ -117,19 +117,17 @@ impl Selector<'_> {
             if has(&look) || missing.iter().any(|m| m.value == *value && m.looks.contains(&look)) {
                 continue;
             }
-            let pairs = [[look.clone(), turned.clone()], [turned.clone(), look.clone()]];
-            let both = pairs.into_iter().find(|[rows, _]| exponents::finds_both(rows));
-            let looks = match both.filter(|_| !has(&turned) && self.sums_both_ways(*value)) {
-                Some(both) => Vec::from(both),
-                None => vec![look],
+            let looks = match !has(&turned) && self.sums_both_ways(*value) {
+                true if exponents::finds_both(&look, &turned) => vec![look, turned],
+                true if exponents::finds_both(&turned, &look) => vec![turned, look],
+                _ => vec![look],
             };
             missing.push(Missing { value: *value, tensor: at.tensor, looks });
         }
         let bindings: usize = missing.iter().map(|m| 1 + m.looks.len()).sum();
         let at_once = if bindings <= self.caps.max_storage_buffers as usize { missing.len() } else { 1 };
         for missing in missing.chunks(at_once.max(1)) {
-            let wanted: Vec<Wanted> =
-                missing.iter().map(|m| Wanted { view: &m.looks[0], columns: m.looks.len() > 1 }).collect();
+            let wanted: Vec<&[View]> = missing.iter().map(|m| &m.looks[..]).collect();
             let (launch, found) = match exponents::launch(&wanted, self.caps) {
                 Err(KernelError::Binding { .. }) => return Ok(false),
                 other => other?,
@@ -167,26 +165,26 @@ impl Selector<'_> {
     }
 
     /// The weight, or the piece of one, that is stored transposed there.
-    fn weight_at(&self, at: &Located) -> Option<&Weight> {
-        self.transposed.values().flatten().find(|w| w.tensor == at.tensor)
+    fn weight_at(&self, at: &Located) -> Option<Weight> {
+        self.transposed.values().flatten().find(|w| w.tensor == at.tensor).cloned()
     }
 
     /// The exponents of the columns of a weight that is stored transposed: the host finds them when it fills the weight.
-    fn weight_exponents(&mut self, id: NodeId, at: &Located) -> Done<Option<FoundExponents>> {
-        let Some(weight) = self.weight_at(at).cloned() else { return Ok(None) };
+    fn weight_exponents(&mut self, id: NodeId, weight: Weight) -> Done<FoundExponents> {
+        let of = weight.tensor;
         let columns = weight.columns.as_ref().map_or(0, |c| c.len());
-        let tensor = match self.weights_exponents.get(&at.tensor) {
+        let tensor = match self.weights_exponents.get(&of) {
             Some(tensor) => *tensor,
             None => {
                 let bytes = (columns * DType::U32.size()) as u64;
                 let tensor = self.raw_tensor(self.graph.node(id), bytes, TensorKind::Weight)?;
                 self.out.weights.push(Weight { tensor, exponents: true, ..weight });
-                self.weights_exponents.insert(at.tensor, tensor);
+                self.weights_exponents.insert(of, tensor);
                 tensor
             }
         };
         let view = View { offset: 0, dims: vec![columns], strides: vec![1] };
-        Ok(Some(FoundExponents { tensor, found: Exponents { view, parts: 1, part: columns } }))
+        Ok(FoundExponents { tensor, found: Exponents { view, parts: 1, part: columns } })
     }
 
     /// Says once that a precision cannot be had.
