@@ -6,9 +6,9 @@ mod check;
 mod device;
 
 use check::{Golden, Row, Selection, Verdict, check as compare, find, judge};
-use device::session;
+use device::{on_units, poisoned, session};
 use kiln::Error;
-use kiln::caps::{DeviceCaps, MatmulPrecision, MatrixUnits};
+use kiln::caps::{DeviceCaps, MatmulPrecision};
 use kiln::graph::DType;
 use kiln::model::{Checkpoint, Gptlite, ModelConfig};
 use kiln::reference::evaluate;
@@ -231,9 +231,7 @@ fn every_precision_is_within_its_tolerance_on_emulated_units() {
     let Some(session) = session().filter(|s| s.caps().f16) else { return };
     for (model, training) in [("gptlite_tiny", false), ("dnn_wide_small", true)] {
         for precision in [MatmulPrecision::High, MatmulPrecision::Medium] {
-            let units = Some(MatrixUnits::Emulated { side: 4 });
-            let limits = Some(DeviceCaps { cpu: false, units, ..session.caps().clone() });
-            let options = CompileOptions { precision, limits, poison: true, ..CompileOptions::default() };
+            let options = on_units(session, CompileOptions { precision, ..poisoned(Mode::Fused) });
             let what = Selection { modes: vec![Mode::Fused], prompts: 0, training, options };
             let rows = run(session, &goldens().join(model).with_extension("json"), &what);
             assert!(!rows.is_empty());

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use kiln::Error;
-use kiln::caps::DeviceCaps;
+use kiln::caps::{DeviceCaps, MatrixUnits};
 use kiln::gpu::{AdapterChoice, Counters, GpuError};
 use kiln::graph::{DType, Graph, TensorType};
 use kiln::reference::{Value, evaluate};
@@ -44,6 +44,12 @@ pub fn tiled(session: &Session, options: CompileOptions) -> CompileOptions {
 /// The options, with a CPU's kernels on any adapter.
 pub fn direct(session: &Session, options: CompileOptions) -> CompileOptions {
     CompileOptions { limits: Some(DeviceCaps { cpu: true, ..session.caps().clone() }), ..options }
+}
+
+/// The options, with emulated matrix units on an adapter that has f16.
+pub fn on_units(session: &Session, options: CompileOptions) -> CompileOptions {
+    let units = Some(MatrixUnits::Emulated { side: 4 });
+    CompileOptions { limits: Some(DeviceCaps { cpu: false, units, ..session.caps().clone() }), ..options }
 }
 
 /// With memory that is NaN until the program writes it.

@@ -62,7 +62,6 @@ impl Golden {
         for (name, start) in &self.params {
             let expected = self.expected.tensor(&format!("adam10.{name}"), DType::F32).unwrap().to_f64();
             let (got, start) = (got(name), start.to_f64());
-            let distance = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
             let (moved, off) = (distance(&expected, &start), distance(&got, &expected));
             assert!(off.is_finite() && moved > 0.0, "{name}: moved {moved}, off {off}");
             if off / moved > furthest.0 {
@@ -71,6 +70,11 @@ impl Golden {
         }
         furthest
     }
+}
+
+/// How far one vector is from another.
+pub fn distance(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt()
 }
 
 /// How the goldens were trained.

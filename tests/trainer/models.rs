@@ -1,9 +1,9 @@
 //! The seed's models: PyTorch's ten steps, dropout, groups within packed weights, gradients in pieces, checkpoints.
 
-use super::device::{Counts, assert_numbers, own_session, refs, session, tiled};
-use super::trained::{GOLDENS, Golden, Named, OnReference, golden_options};
+use super::device::{Counts, assert_numbers, on_units, own_session, poisoned, refs, session, tiled};
+use super::trained::{GOLDENS, Golden, Named, OnReference, distance, golden_options};
 use super::{assert_parameters, batch, bytes, network, options, params, trainer};
-use kiln::caps::{DeviceCaps, MatrixUnits};
+use kiln::caps::DeviceCaps;
 use kiln::grad::Checkpoint;
 use kiln::graph::TensorType;
 use kiln::model::{Dnn, DnnConfig, Gptlite, GptliteConfig, Init, Loss, init};
@@ -84,7 +84,6 @@ fn steps_on_matrix_units_are_the_reference_s_however_exponents_are_shared() {
     let model = Gptlite::new(GptliteConfig::new(23, 2, 32, 2, 24));
     let forward = model.build_training(1, 24, Loss::CrossEntropy).unwrap();
     let params = init(&forward.layout, Init::He, 1).unwrap();
-    let limits = DeviceCaps { cpu: false, units: Some(MatrixUnits::Emulated { side: 4 }), ..session.caps().clone() };
     // what norms or blocks make is computed anew, and has exponents of its own; of a step's way, and ReLUs may turn
     for (precision, of_loss, of_way, checkpoint, micro_batches) in [
         (MatmulPrecision::High, 2e-6, 1e-3, Checkpoint::Norms, 2),
@@ -93,8 +92,7 @@ fn steps_on_matrix_units_are_the_reference_s_however_exponents_are_shared() {
         let dims = if micro_batches == 1 { vec![1, 24] } else { vec![micro_batches, 1, 24] };
         let (optimiser, learning_rate) = (Optimiser::sgd(), Schedule::constant(0.1));
         let options = TrainOptions { optimiser, learning_rate, checkpoint, micro_batches, ..options() };
-        let compile =
-            CompileOptions { precision, limits: Some(limits.clone()), poison: true, ..CompileOptions::default() };
+        let compile = on_units(session, CompileOptions { precision, ..poisoned(Mode::Fused) });
         let trainer = session.trainer(&forward, &params, &options, &compile).unwrap();
         let steps = &trainer.program().compiled().selected.steps;
         let count = |name: &str| steps.iter().filter(|s| s.launch.key.name() == name).count();
@@ -108,11 +106,9 @@ fn steps_on_matrix_units_are_the_reference_s_however_exponents_are_shared() {
             let report = trainer.step(&refs(&batch)).unwrap();
             assert_numbers("loss", &[f64::from(report.loss)], &[reference.loss(&batch)], of_loss);
         }
-        let norm = |of: &mut dyn Iterator<Item = f64>| of.map(|v| v * v).sum::<f64>().sqrt();
         for (name, got) in trainer.parameters().unwrap() {
             let (got, want, start) = (got.to_f64(), reference.parameter(&name), params[&name].to_f64());
-            let way = norm(&mut want.iter().zip(&start).map(|(w, s)| w - s));
-            let off = norm(&mut got.iter().zip(&want).map(|(g, w)| g - w));
+            let (way, off) = (distance(&want, &start), distance(&got, &want));
             assert!(off <= of_way * way, "{precision}: {name} is off by {off:.1e}, its way is {way:.1e}");
         }
     }
