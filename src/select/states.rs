@@ -5,10 +5,10 @@
 //! [`StateUses`](crate::graph::StateUses).
 
 use super::selector::{Done, Selector};
-use super::{Located, Port, SelectError, Step, TensorId, TensorKind};
+use super::{Located, Port, SelectError, Selected, TensorId, TensorKind};
 use crate::graph::{DType, NodeId, Op, ValueId};
 use crate::kernel::{Access, View};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 impl Selector<'_> {
@@ -105,7 +105,8 @@ impl Selector<'_> {
         }
         let mut sources: HashMap<TensorId, usize> = HashMap::new();
         pending.iter().for_each(|(_, from, _)| *sources.entry(from.tensor).or_insert(0) += 1);
-        pending.retain(|(_, from, to)| !(sources[&from.tensor] == 1 && self.write_state_directly(from, to)));
+        let mut uses = Uses::new(&self.out);
+        pending.retain(|(_, from, to)| !(sources[&from.tensor] == 1 && self.write_state_directly(from, to, &mut uses)));
         let mut touched: HashMap<TensorId, usize> = HashMap::new();
         for (at, step) in self.out.steps.iter().enumerate() {
             touched.extend(step.launch.operands.iter().map(|o| (o.tensor, at)));
@@ -141,27 +142,50 @@ impl Selector<'_> {
 
     /// Lets the launches that make a state's new value write the state's own memory, if nothing reads that value or,
     /// from the first of them on, the state.
-    fn write_state_directly(&mut self, from: &Located, to: &Located) -> bool {
+    fn write_state_directly(&mut self, from: &Located, to: &Located, uses: &mut Uses) -> bool {
         let (made, state) = (from.tensor, to.tensor);
-        let touches = |s: &Step, t: TensorId| s.launch.operands.iter().any(|o| o.tensor == t);
-        let Some(first_write) = self.out.steps.iter().position(|s| touches(s, made)) else { return false };
-        let state_read_later = self.out.steps[first_write..].iter().any(|s| touches(s, state));
-        let value_read = self.out.outputs.iter().any(|p| p.tensor == made)
-            || self.out.steps.iter().any(|s| {
-                let access = s.launch.key.bindings();
-                let read = s.launch.operands.iter().zip(access).any(|(o, a)| o.tensor == made && a == Access::Read);
-                read || s.in_place.is_some() && (s.in_place == Some(made) || touches(s, made))
-            });
+        let Some(&first_write) = uses.steps.get(&made).and_then(|steps| steps.first()) else { return false };
+        let last_use = uses.steps.get(&state).and_then(|steps| steps.last());
+        let state_read_later = last_use.is_some_and(|last| *last >= first_write);
         let (made_spec, state_spec) = (&self.out.tensors[made.0], &self.out.tensors[state.0]);
         let fits = made_spec.kind == TensorKind::Temp && made_spec.bytes == state_spec.bytes;
-        if state_read_later || value_read || !fits {
+        if state_read_later || uses.read.contains(&made) || !fits {
             return false;
         }
-        for operand in self.out.steps.iter_mut().flat_map(|s| &mut s.launch.operands) {
-            if operand.tensor == made {
-                operand.tensor = state;
+        let writes = uses.steps.remove(&made).unwrap_or_default();
+        for at in &writes {
+            let operands = self.out.steps[*at].launch.operands.iter_mut();
+            operands.filter(|o| o.tensor == made).for_each(|o| o.tensor = state);
+        }
+        uses.steps.entry(state).or_default().extend(writes);
+        true
+    }
+}
+
+/// Where tensors are used, found once: there are thousands of states and launches.
+struct Uses {
+    /// The launches that a tensor is an operand of, in order.
+    steps: HashMap<TensorId, Vec<usize>>,
+    /// Tensors whose values are read, given out, or lie in memory that a launch takes over.
+    read: HashSet<TensorId>,
+}
+
+impl Uses {
+    fn new(out: &Selected) -> Uses {
+        let mut steps: HashMap<TensorId, Vec<usize>> = HashMap::new();
+        let mut read: HashSet<TensorId> = out.outputs.iter().map(|p| p.tensor).collect();
+        for (at, step) in out.steps.iter().enumerate() {
+            read.extend(step.in_place);
+            for (operand, access) in step.launch.operands.iter().zip(step.launch.key.bindings()) {
+                if access == Access::Read || step.in_place.is_some() {
+                    read.insert(operand.tensor);
+                }
+                let uses = steps.entry(operand.tensor).or_default();
+                if uses.last() != Some(&at) {
+                    uses.push(at);
+                }
             }
         }
-        true
+        Uses { steps, read }
     }
 }
