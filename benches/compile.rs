@@ -5,9 +5,10 @@
 //! Drivers keep shaders of their own accord as well: `__GL_SHADER_DISK_CACHE=0` stops NVIDIA's from doing so, without
 //! which cold is only cold the first time.
 
-use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+mod timing;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use kiln::cache::CacheDir;
-use kiln::gpu::AdapterChoice;
 use kiln::graph::Graph;
 use kiln::model::{Dnn, DnnConfig, Gptlite, GptliteConfig, Init, init};
 use kiln::session::{CompileOptions, Program, Session};
@@ -41,7 +42,7 @@ fn models(cpu: bool) -> Result<Vec<Model>, kiln::Error> {
 
 /// Compiles in a session of its own, and how long that took.
 fn start((_, graph, params): &Model, cache: &CacheDir) -> Result<(Program, Duration), kiln::Error> {
-    let session = Session::open_blocking(&AdapterChoice::Best)?;
+    let session = Session::open_blocking(&timing::adapter())?;
     let options = CompileOptions { cache: cache.clone(), ..CompileOptions::default() };
     let begin = Instant::now();
     let program = session.compile(graph, params, &options)?;
@@ -66,15 +67,13 @@ fn print_stages(name: &str, (program, whole): &(Program, Duration)) {
 }
 
 fn compile(c: &mut Criterion) {
-    let session = match Session::open_blocking(&AdapterChoice::Best) {
-        Ok(session) => session,
-        Err(error) => return eprintln!("skipped: {error}"),
-    };
+    let Some(session) = timing::session() else { return };
     let mut group = c.benchmark_group(format!("compile/{}", session.adapter().name));
     group.sample_size(10).warm_up_time(Duration::from_millis(1)).measurement_time(Duration::from_secs(2));
     let dir = tempfile::tempdir().expect("a directory can be made");
     for model in models(session.caps().cpu).expect("the models are valid") {
         let kept = CacheDir::At(dir.path().join(model.0));
+        group.throughput(Throughput::Bytes(model.2.values().map(|t| t.bytes().len() as u64).sum()));
         // the first start fills the cache of the second
         for (what, cache) in [("cold", &CacheDir::Off), ("filling", &kept), ("warm", &kept)] {
             print_stages(&format!("{}, {what}", model.0), &start(&model, cache).expect("the model compiles"));

@@ -13,6 +13,7 @@ mod sizes;
 mod timing;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use kiln::CompileMode;
 use kiln::graph::DType;
 use kiln::model::{Init, init};
 use kiln::session::{CompileOptions, Mode, Session};
@@ -21,6 +22,14 @@ use measure::Job;
 use sizes::{Model, Phase, Scale, Sizes};
 use std::time::Duration;
 
+/// The last is tuned: fused, with the kernels' fastest configurations.
+const MODES: [(Mode, CompileMode); 4] = [
+    (Mode::Eager, CompileMode::Default),
+    (Mode::Recorded, CompileMode::Default),
+    (Mode::Fused, CompileMode::Default),
+    (Mode::Fused, CompileMode::MaxAutotune),
+];
+
 fn steps(c: &mut Criterion) {
     let Some(session) = timing::session() else { return };
     let scale = if session.caps().cpu { Scale::Small } else { Scale::Full };
@@ -28,11 +37,16 @@ fn steps(c: &mut Criterion) {
     for model in [Model::Gptlite, Model::Deep, Model::Wide] {
         let sizes = Sizes::of(model, scale);
         for phase in [Phase::Infer, Phase::Train] {
-            for (dtype, precision) in timing::dtypes(&session) {
-                for mode in [Mode::Eager, Mode::Recorded, Mode::Fused] {
-                    let job = job(&session, sizes, phase, dtype, mode);
+            for (dtype, precision, name) in timing::precisions(&session) {
+                for (mode, compile_mode) in MODES {
+                    let options = CompileOptions { precision, compile_mode, ..CompileOptions::mode(mode) };
+                    let job = job(&session, sizes, phase, dtype, &options);
+                    let mode = match compile_mode {
+                        CompileMode::Default => mode.to_string(),
+                        CompileMode::MaxAutotune => "tuned".to_owned(),
+                    };
                     group.throughput(Throughput::Elements(sizes.samples() as u64));
-                    group.bench_function(format!("{model}/{scale}/{phase}/{mode}/{precision} (host clock)"), |b| {
+                    group.bench_function(format!("{model}/{scale}/{phase}/{mode}/{name} (host clock)"), |b| {
                         b.iter_custom(|runs| {
                             let waited = job.waited(runs as usize).expect("a run ends");
                             Duration::from_secs_f64(waited.iter().map(|w| w.wall_ms).sum::<f64>() / 1e3)
@@ -45,13 +59,12 @@ fn steps(c: &mut Criterion) {
     group.finish();
 }
 
-fn job(session: &Session, sizes: Sizes, phase: Phase, dtype: DType, mode: Mode) -> Job {
-    let options = CompileOptions::mode(mode);
+fn job(session: &Session, sizes: Sizes, phase: Phase, dtype: DType, options: &CompileOptions) -> Job {
     let made = match phase {
         Phase::Infer => {
             let work = sizes.infer(dtype).expect("the sizes are valid");
             let params = init(&work.graph.layout, Init::He, 0).expect("the models' parameters have rules");
-            Job::infer(session, work, &params, &options)
+            Job::infer(session, work, &params, options)
         }
         Phase::Train => {
             let work = sizes.train().expect("the sizes are valid");
@@ -65,7 +78,7 @@ fn job(session: &Session, sizes: Sizes, phase: Phase, dtype: DType, mode: Mode) 
                 },
                 ..TrainOptions::default()
             };
-            Job::train(session, work, &params, &train, &options)
+            Job::train(session, work, &params, &train, options)
         }
     };
     let job = made.expect("a model compiles");

@@ -15,7 +15,8 @@ pub enum MatmulPrecision {
     Highest,
     /// Each operand is scaled by powers of two, a row of the left and a column of the right one, and split into two f16
     /// numbers, together 22 bits; the matrix units add up three products of them in f32 (Ootomo and Yokota, arXiv
-    /// 2203.03341). About as exact as f32: an error of at most 2e-6 of the result's norm.
+    /// 2203.03341). About as exact as f32: an error of at most 2e-6 of a product's norm; over the layers of a
+    /// stack, which all lean the same way, they add up.
     High,
     /// Operands are scaled in the same way and rounded to f16, 11 bits; products by the matrix units, sums in f32. An
     /// error of about 3e-4 of the result's norm.

@@ -64,8 +64,9 @@ pub struct CompileOptions {
     pub lift: bool,
     /// In [`Mode::Fused`]: whether ops are fused.
     pub fuse: bool,
-    /// How exact products of f32 operands are. Where the device has no f16 matrix units, or a product is of a kind that
-    /// has no kernel for them, it is [`MatmulPrecision::Highest`] whatever was asked for, and the report says so.
+    /// How exact products of f32 operands are. Where the device has no f16 matrix units, a product would bind too many
+    /// buffers or an operand exceeds a binding, it is [`MatmulPrecision::Highest`] whatever was asked for, and the report
+    /// says so. Products of fewer than 16 rows, columns or inner elements always are, without a word.
     pub precision: MatmulPrecision,
     /// Whether temporaries share memory.
     pub alias: bool,

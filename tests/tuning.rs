@@ -229,7 +229,25 @@ fn e10_a_configuration_that_the_device_cannot_run_is_tuned_anew() {
     assert!(!all_kept(&report) && !report.answers[0].is_untimed(), "{report}");
     let report = tune(session, 40, &options).report;
     assert!(all_kept(&report) && report.warnings.is_empty(), "{report}");
-    // one that a program is given by hand is not run either
+    // one that was brought along is not run either: the report says so, and tuning takes it up
+    let own = own_session().unwrap();
+    edit(&file, |json| json["entries"][0]["config"] = serde_json::to_value(Config::Block(3, 5)).unwrap());
+    own.preload(&TuningCache::load(&file).unwrap().unwrap()).unwrap();
+    let off = CompileOptions { cache: CacheDir::Off, ..tiled(&own, CompileOptions::default()) };
+    let (graph, params, _) = product(40);
+    let found = |options: &CompileOptions| {
+        let program = own.compile(&graph, &params, options).unwrap();
+        let findings = program.report().findings.iter().filter(|f| ["select", "tune"].contains(&f.pass));
+        findings.map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let default = found(&off);
+    let words = format!("select: {problem}: the device cannot run {}, which was chosen for it: ", Config::Block(3, 5));
+    assert!(default.len() == 1 && default[0].starts_with(&words), "{default:?}");
+    let anew = found(&CompileOptions { compile_mode: CompileMode::MaxAutotune, ..off });
+    let words =
+        format!("tune: {problem}: the device cannot run {}, which was kept for it; timed anew", Config::Block(3, 5));
+    assert_eq!(anew, [words]);
+    // nor is one that a program is given by hand
     let mut options = tiled(session, CompileOptions::default());
     options.choices.insert(problem.clone(), Config::Block(3, 5));
     let compiled = compile(&product(40).0, options.limits.as_ref().unwrap(), &options).unwrap();

@@ -1,6 +1,6 @@
 //! Products, linears and attention.
 
-use crate::timing::{dtypes, group, resident, scaled, time};
+use crate::timing::{group, precisions, resident, scaled, time_at};
 use criterion::{Criterion, Throughput};
 use kiln::graph::{AttentionAttrs, Builder, DType, Graph, GraphError, Op, TensorType, ValueId};
 use kiln::session::Session;
@@ -19,12 +19,13 @@ const PRODUCTS: [(&str, [usize; 3]); 8] = [
 
 pub fn matmul(c: &mut Criterion, session: &Session) {
     let mut group = group(c, "matmul", session);
-    for (dtype, precision) in dtypes(session) {
-        for (name, size) in PRODUCTS {
+    for (dtype, precision, name) in precisions(session) {
+        for (of, size) in PRODUCTS {
             let [m, k, n] = size.map(|d| scaled(session, d, 16));
             let graph = product(dtype, [m, k, n]).expect("the sizes fit");
             let throughput = Throughput::Elements((m * k * n) as u64);
-            time(&mut group, session, format!("{precision}/{name}/{m}x{k}x{n}"), throughput, &graph);
+            let words = format!("{name}/{of}/{m}x{k}x{n}");
+            time_at(&mut group, session, words, throughput, &graph, precision);
         }
     }
 }
@@ -44,11 +45,12 @@ const EPILOGUES: [&str; 6] = ["none", "bias", "bias relu", "bias gelu", "bias re
 pub fn linear(c: &mut Criterion, session: &Session) {
     let mut group = group(c, "linear", session);
     let [m, k, n] = [2048, 768, 3072].map(|d| scaled(session, d, 16));
-    for (dtype, precision) in dtypes(session) {
+    for (dtype, precision, name) in precisions(session) {
         for epilogue in EPILOGUES {
             let graph = linear_with(dtype, [m, k, n], epilogue).expect("the sizes fit");
             let throughput = Throughput::Elements((m * k * n) as u64);
-            time(&mut group, session, format!("{precision}/{epilogue}/{m}x{k}x{n}"), throughput, &graph);
+            let words = format!("{name}/{epilogue}/{m}x{k}x{n}");
+            time_at(&mut group, session, words, throughput, &graph, precision);
         }
     }
 }
@@ -79,7 +81,7 @@ fn linear_with(dtype: DType, [m, k, n]: [usize; 3], epilogue: &str) -> Result<Gr
 pub fn attention(c: &mut Criterion, session: &Session) {
     let mut group = group(c, "attention", session);
     let (heads, size) = if session.caps().cpu { (2, 32) } else { (12, 64) };
-    for (dtype, precision) in dtypes(session) {
+    for (dtype, precision, name) in precisions(session) {
         for rows in [512, 2048] {
             let rows = scaled(session, rows, 16);
             for backward in [false, true] {
@@ -88,8 +90,8 @@ pub fn attention(c: &mut Criterion, session: &Session) {
                 let products = if backward { 5 } else { 2 };
                 let adds = products * heads * size * rows * (rows + 1) / 2;
                 let pass = if backward { "backward" } else { "forward" };
-                let words = format!("{precision}/causal {pass}/{heads}x{rows}x{size}");
-                time(&mut group, session, words, Throughput::Elements(adds as u64), &graph);
+                let words = format!("{name}/causal {pass}/{heads}x{rows}x{size}");
+                time_at(&mut group, session, words, Throughput::Elements(adds as u64), &graph, precision);
             }
         }
     }

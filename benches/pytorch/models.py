@@ -23,7 +23,10 @@ import struct
 import sys
 import time
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{sys.executable} has no PyTorch ({error}); name a Python that has with --python") from None
 import torch.nn as nn
 import torch.nn.functional as F
 

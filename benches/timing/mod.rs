@@ -3,6 +3,7 @@
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput};
+use kiln::MatmulPrecision;
 use kiln::gpu::AdapterChoice;
 use kiln::graph::{Builder, DType, Graph, GraphError, TensorType, ValueId};
 use kiln::session::{CompileOptions, Program, Session};
@@ -13,8 +14,12 @@ use std::time::{Duration, Instant};
 /// The best adapter, or the one that the variable `KILN_BENCH_ADAPTER` names a part of; without one, benches say that they
 /// are skipped.
 pub fn session() -> Option<Session> {
-    let choice = std::env::var("KILN_BENCH_ADAPTER").map_or(AdapterChoice::Best, AdapterChoice::Named);
-    Session::open_blocking(&choice).map_err(|error| eprintln!("skipped: {error}")).ok()
+    Session::open_blocking(&adapter()).map_err(|error| eprintln!("skipped: {error}")).ok()
+}
+
+/// Which adapter [`session`] opens.
+pub fn adapter() -> AdapterChoice {
+    std::env::var("KILN_BENCH_ADAPTER").map_or(AdapterChoice::Best, AdapterChoice::Named)
 }
 
 /// A group whose ids hold the device's name, short enough that all of a file's benches take minutes.
@@ -31,6 +36,17 @@ pub fn dtypes(session: &Session) -> Vec<(DType, &'static str)> {
     let mut all = vec![(DType::F32, "f32")];
     if session.caps().f16 {
         all.push((DType::F16, "f16"));
+    }
+    all
+}
+
+/// The element types that the device computes in, with how exact products are, and what both are called in ids. Of
+/// operands that are f16 already there is one way.
+pub fn precisions(session: &Session) -> Vec<(DType, MatmulPrecision, &'static str)> {
+    use MatmulPrecision::{High, Highest, Medium};
+    let mut all: Vec<_> = dtypes(session).into_iter().map(|(dtype, name)| (dtype, Highest, name)).collect();
+    if session.caps().units.is_some() {
+        all.extend([(DType::F32, High, "high"), (DType::F32, Medium, "medium")]);
     }
     all
 }
@@ -93,7 +109,20 @@ pub fn time(
     throughput: Throughput,
     graph: &Graph,
 ) {
-    time_program(group, session, words, throughput, &program(session, graph, &CompileOptions::default()));
+    time_at(group, session, words, throughput, graph, MatmulPrecision::Highest);
+}
+
+/// Times a graph whose inputs are all states, with products of a precision.
+pub fn time_at(
+    group: &mut BenchmarkGroup<WallTime>,
+    session: &Session,
+    words: impl Into<String>,
+    throughput: Throughput,
+    graph: &Graph,
+    precision: MatmulPrecision,
+) {
+    let options = CompileOptions { precision, ..CompileOptions::default() };
+    time_program(group, session, words, throughput, &program(session, graph, &options));
 }
 
 /// Times a program whose inputs are all states.

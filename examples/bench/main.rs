@@ -153,7 +153,12 @@ fn measure(args: &Args) -> Result<(), String> {
     let run = args.run.clone().unwrap_or_else(|| run_name(&adapters, SystemTime::now()));
     let path = args.out.join(format!("{run}.jsonl"));
     let (mut records, broken) = match (path.exists(), args.resume) {
-        (false, _) => (Vec::new(), 0),
+        (false, resume) => {
+            if resume {
+                println!("there is no run {run} yet: it begins");
+            }
+            (Vec::new(), 0)
+        }
         (true, false) if args.list => (Vec::new(), 0),
         (true, true) => cell::read(&path)?,
         (true, false) => {
@@ -181,7 +186,7 @@ fn measure(args: &Args) -> Result<(), String> {
     };
     let limits = Limits { first: Duration::from_secs(args.first_within), rest: Duration::from_secs(args.rest_within) };
     let begin = Instant::now();
-    let (mut found, mut left) = (0, 0);
+    let (mut found, mut left, mut failed) = (0, 0, 0);
     let mut file = None;
     for adapter in &adapters {
         let scale = args.scale.unwrap_or(if adapter.cpu { Scale::Small } else { Scale::Full });
@@ -234,6 +239,7 @@ fn measure(args: &Args) -> Result<(), String> {
             }
             setting.group(group, |cell, measurement| {
                 ended += 1;
+                failed += usize::from(matches!(measurement.outcome, cell::Outcome::Failed(_)));
                 println!("[{ended}/{}] {cell}: {}", cells.len(), in_words(&measurement.outcome));
                 add(file, &mut records, Record::Cell(measurement))
             })?;
@@ -248,6 +254,9 @@ fn measure(args: &Args) -> Result<(), String> {
     }
     if args.list {
         return Ok(());
+    }
+    if failed > 0 {
+        println!("{failed} cells failed, for the reasons above; --resume --retry-failed --run {run} runs them again");
     }
     if left > 0 {
         println!("{left} cells are left; take them up with --resume --run {run}");

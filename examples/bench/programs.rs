@@ -86,7 +86,10 @@ impl Programs {
         let places = self.folders.iter().flat_map(|f| [f.join(&with_suffix), f.join(name)]);
         places.into_iter().find(|p| p.is_file()).ok_or_else(|| {
             let folders: Vec<String> = self.folders.iter().map(|f| f.display().to_string()).collect();
-            format!("{name} is not in {}", folders.join(", "))
+            format!(
+                "{name} is not in {}; `cargo xtask bench` builds what it is asked to compare, --programs names other folders",
+                folders.join(", ")
+            )
         })
     }
 

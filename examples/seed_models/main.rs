@@ -192,9 +192,7 @@ fn row(
     // without timed runs the first one is all there is
     let times = if args.runs == 0 { first } else { job.measure(args.runs, args.kernels)? };
     let program = job.program();
-    for finding in program.report().findings.iter().filter(|f| f.pass == "select") {
-        println!("{finding}");
-    }
+    let findings = program.report().findings.iter().filter(|f| f.pass == "select").map(|f| f.what.clone()).collect();
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let tflops = program.compiled().recording.estimate().flops / times.gpu_ms.unwrap_or(times.pipelined_ms) / 1e9;
     Ok(Row {
@@ -222,6 +220,7 @@ fn row(
         share_of_measured_peak: peak.map(|p| tflops * 1e12 / p.flops),
         first_run_s,
         tuning_s: plan.tuning.as_ref().map(|t| t.seconds),
+        findings,
         tuning_ratio: plan.tuning.and_then(|t| t.ratio),
         relative_error,
         loss,

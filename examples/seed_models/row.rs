@@ -39,12 +39,32 @@ pub struct Row {
     pub tuning_s: Option<f64>,
     /// How many times as long as the fastest ones the launches take that kernels' models choose, where both were timed.
     pub tuning_ratio: Option<f64>,
+    /// Where the program is not what was asked for.
+    pub findings: Vec<String>,
     /// Of the output.
     pub relative_error: Option<f64>,
     /// Of the first training step.
     pub loss: Option<f32>,
     /// Layers from one kept activation to the next.
     pub checkpoint: Option<u64>,
+}
+
+/// What a reader of the cell must know.
+fn note(r: &Row) -> Option<String> {
+    let tuned = r.tuning_s.map(|seconds| {
+        let ratio = r.tuning_ratio.map_or(String::new(), |ratio| {
+            format!("; one by one the default's launches take {ratio:.2} times as long as these")
+        });
+        format!("tuned in {seconds:.1} s ahead of the first run{ratio}")
+    });
+    // a deep model has thousands
+    let mut findings = r.findings.clone();
+    if let Some(more) = findings.len().checked_sub(4).filter(|more| *more > 0) {
+        findings.truncate(4);
+        findings.push(format!("{more} more such nodes"));
+    }
+    let words: Vec<String> = findings.into_iter().chain(tuned).collect();
+    (!words.is_empty()).then(|| words.join("; "))
 }
 
 /// A row for the runner.
@@ -66,12 +86,7 @@ pub fn measured(r: &Row) -> Measured {
         submits: Some(r.submits),
         dispatches: Some(r.dispatches as u64),
         loss: r.loss.map(f64::from),
-        note: r.tuning_s.map(|seconds| {
-            let ratio = r.tuning_ratio.map_or(String::new(), |ratio| {
-                format!("; one by one the default's launches take {ratio:.2} times as long as these")
-            });
-            format!("tuned in {seconds:.1} s ahead of the first run{ratio}")
-        }),
+        note: note(r),
     }
 }
 
@@ -117,6 +132,7 @@ pub fn print(r: &Row) {
         100.0 * r.share_of_measured_peak.unwrap_or(f64::NAN),
         r.first_run_s
     );
+    r.findings.iter().for_each(|what| println!("  {what}"));
 }
 
 /// Writes rows of whatever kind as JSON, if a file is named.

@@ -187,11 +187,18 @@ impl Selector<'_> {
         Ok(FoundExponents { tensor, found: Exponents { view, parts: 1, part: columns } })
     }
 
-    /// Says once that a precision cannot be had.
+    /// Says once that a precision cannot be had, or only without matrix units.
     pub(super) fn report_units(&mut self) {
-        if self.precision != MatmulPrecision::Highest && self.caps.units.is_none() && multiplies(self.graph) {
+        if self.caps.units.is_some() {
+            return;
+        }
+        if self.precision != MatmulPrecision::Highest && multiplies(self.graph, DType::F32) {
             let asked = self.precision;
             let what = format!("precision {asked} asked for, but the device has no f16 matrix units: highest used");
+            self.out.report.add("select", what);
+        }
+        if multiplies(self.graph, DType::F16) {
+            let what = "the device has no f16 matrix units: products of f16 operands are multiply-adds";
             self.out.report.add("select", what);
         }
     }
@@ -209,8 +216,8 @@ fn along_rows(op: &Op, input: usize) -> Option<bool> {
     }
 }
 
-/// Whether a graph has products of f32 operands.
-fn multiplies(graph: &Graph) -> bool {
+/// Whether a graph has products of operands of a type.
+fn multiplies(graph: &Graph, dtype: DType) -> bool {
     graph.nodes().any(|(_, node)| {
         let multiplies = matches!(
             node.op,
@@ -224,6 +231,6 @@ fn multiplies(graph: &Graph) -> bool {
                 | Op::Attention(_)
                 | Op::AttentionGrad(_)
         );
-        multiplies && graph.ty(node.inputs[0]).dtype == DType::F32
+        multiplies && graph.ty(node.inputs[0]).dtype == dtype
     })
 }

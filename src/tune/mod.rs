@@ -108,11 +108,13 @@ pub fn tune(
     let known = known(&header, preloaded, path, &mut report);
     let mut choices = given.clone();
     let mut found = header;
+    let mut unkept = None;
     let mut done = 0;
     loop {
         let selected = select(graph, device.caps, device.precision, &choices)?;
-        let settled =
-            |d: &Decision| report.answers.iter().any(|a| a.problem == d.problem) || given.get(&d.problem).is_some();
+        // what is given is settled where the device can run it
+        let fits = |d: &Decision| d.unfit.is_none() && given.get(&d.problem).is_some();
+        let settled = |d: &Decision| fits(d) || report.answers.iter().any(|a| a.problem == d.problem);
         let mut open = questions(&selected, settled);
         if open.is_empty() {
             break;
@@ -154,6 +156,8 @@ pub fn tune(
                     let outcome = measure::measure(device, candidates, deadline)?;
                     let answer = Answer::of(question, graph, outcome, &mut report.warnings);
                     found.extend(answer.entry(&limits));
+                    // at once: whatever ends the rest, this was measured
+                    unkept = path.and_then(|path| found.add_to(path).err());
                     answer
                 }
             };
@@ -162,8 +166,7 @@ pub fn tune(
         }
     }
     report.seconds = begin.elapsed().as_secs_f64();
-    let kept = path.filter(|_| !found.is_empty()).map(|path| (path, found.add_to(path)));
-    if let Some((path, Err(error))) = kept {
+    if let (Some(path), Some(error)) = (path, unkept) {
         report.warn(format!("{}: what was found is not kept: {error}; {ADVICE}", path.display()));
     }
     Ok(Tuning { choices, report })
