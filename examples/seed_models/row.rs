@@ -49,21 +49,21 @@ pub struct Row {
     pub checkpoint: Option<u64>,
 }
 
+/// How many findings a note holds.
+const MOST_FINDINGS: usize = 4;
+
 /// What a reader of the cell must know.
-fn note(r: &Row) -> Option<String> {
-    let tuned = r.tuning_s.map(|seconds| {
-        let ratio = r.tuning_ratio.map_or(String::new(), |ratio| {
+fn note(findings: &[String], tuning_s: Option<f64>, tuning_ratio: Option<f64>) -> Option<String> {
+    let tuned = tuning_s.map(|seconds| {
+        let ratio = tuning_ratio.map_or(String::new(), |ratio| {
             format!("; one by one the default's launches take {ratio:.2} times as long as these")
         });
         format!("tuned in {seconds:.1} s ahead of the first run{ratio}")
     });
-    // a deep model has thousands
-    let mut findings = r.findings.clone();
-    if let Some(more) = findings.len().checked_sub(4).filter(|more| *more > 0) {
-        findings.truncate(4);
-        findings.push(format!("{more} more such nodes"));
-    }
-    let words: Vec<String> = findings.into_iter().chain(tuned).collect();
+    // a deep model may have thousands
+    let more = findings.len().checked_sub(MOST_FINDINGS).filter(|more| *more > 0);
+    let more = more.map(|more| format!("{more} more such findings"));
+    let words: Vec<String> = findings.iter().take(MOST_FINDINGS).cloned().chain(more).chain(tuned).collect();
     (!words.is_empty()).then(|| words.join("; "))
 }
 
@@ -86,7 +86,7 @@ pub fn measured(r: &Row) -> Measured {
         submits: Some(r.submits),
         dispatches: Some(r.dispatches as u64),
         loss: r.loss.map(f64::from),
-        note: note(r),
+        note: note(&r.findings, r.tuning_s, r.tuning_ratio),
     }
 }
 
@@ -140,4 +140,23 @@ pub fn write_json(path: Option<&Path>, rows: &impl Serialize) -> Result<(), Box<
     let Some(path) = path else { return Ok(()) };
     std::fs::write(path, serde_json::to_string_pretty(rows)?).map_err(|e| format!("{}: {e}", path.display()))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_says_where_a_program_is_not_what_was_asked_for() {
+        let found = |many: usize| (0..many).map(|i| format!("y{i}: highest used")).collect::<Vec<_>>();
+        assert_eq!(note(&[], None, None), None);
+        assert_eq!(note(&found(1), None, None).unwrap(), "y0: highest used");
+        assert_eq!(
+            note(&found(1), Some(2.0), Some(1.5)).unwrap(),
+            "y0: highest used; tuned in 2.0 s ahead of the first run; one by one the default's launches take 1.50 times as \
+             long as these"
+        );
+        let many = note(&found(7), None, None).unwrap();
+        assert!(many.ends_with("y3: highest used; 3 more such findings"), "{many}");
+    }
 }
