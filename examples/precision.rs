@@ -5,8 +5,8 @@
 use clap::Parser;
 use kiln::MatmulPrecision;
 use kiln::gpu::AdapterChoice;
-use kiln::graph::{Builder, DType, Disposition, Graph, Op, TensorType, ValueId};
 use kiln::grad::gradients;
+use kiln::graph::{Builder, DType, Disposition, Graph, Op, TensorType, ValueId};
 use kiln::model::{Dnn, DnnConfig, Init, init};
 use kiln::reference::evaluate;
 use kiln::session::{CompileOptions, Session};
