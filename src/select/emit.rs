@@ -55,6 +55,10 @@ impl Selector<'_> {
             None => {
                 self.decided.insert(problem.clone(), self.out.decisions.len());
                 let unfit = given.filter(|given| *given != config);
+                if let Some(unfit) = unfit {
+                    let what = format!("the device cannot run {unfit}, which was chosen for it: {config} taken");
+                    self.out.report.add("select", format!("{problem}: {what}"));
+                }
                 self.out.decisions.push(Decision { problem, node, uses: 1, config, configs, unfit });
             }
         }

@@ -107,16 +107,12 @@ impl Selector<'_> {
         pending.iter().for_each(|(_, from, _)| *sources.entry(from.tensor).or_insert(0) += 1);
         let mut uses = Uses::new(&self.out);
         pending.retain(|(_, from, to)| !(sources[&from.tensor] == 1 && self.write_state_directly(from, to, &mut uses)));
-        let mut touched: HashMap<TensorId, usize> = HashMap::new();
-        for (at, step) in self.out.steps.iter().enumerate() {
-            touched.extend(step.launch.operands.iter().map(|o| (o.tensor, at)));
-        }
         let end = self.out.steps.len();
         let mut copies: Vec<(usize, Range<usize>)> = Vec::new();
         for (state, from, to) in pending {
             let (node, first) = (self.graph.node(state), self.out.steps.len());
             self.copy_into(state, &from, &to).map_err(|e| self.name_tensor(node, e))?;
-            let after = [from.tensor, to.tensor].iter().filter_map(|t| touched.get(t)).max().map_or(0, |at| at + 1);
+            let after = [from.tensor, to.tensor].iter().filter_map(|t| uses.last(t)).max().map_or(0, |at| at + 1);
             copies.push((after, first..self.out.steps.len()));
         }
         self.move_back(end, copies);
@@ -145,8 +141,7 @@ impl Selector<'_> {
     fn write_state_directly(&mut self, from: &Located, to: &Located, uses: &mut Uses) -> bool {
         let (made, state) = (from.tensor, to.tensor);
         let Some(&first_write) = uses.steps.get(&made).and_then(|steps| steps.first()) else { return false };
-        let last_use = uses.steps.get(&state).and_then(|steps| steps.last());
-        let state_read_later = last_use.is_some_and(|last| *last >= first_write);
+        let state_read_later = uses.last(&state).is_some_and(|last| last >= first_write);
         let (made_spec, state_spec) = (&self.out.tensors[made.0], &self.out.tensors[state.0]);
         let fits = made_spec.kind == TensorKind::Temp && made_spec.bytes == state_spec.bytes;
         if state_read_later || uses.read.contains(&made) || !fits {
@@ -187,5 +182,10 @@ impl Uses {
             }
         }
         Uses { steps, read }
+    }
+
+    /// The last launch that a tensor is an operand of.
+    fn last(&self, tensor: &TensorId) -> Option<usize> {
+        self.steps.get(tensor)?.last().copied()
     }
 }

@@ -104,12 +104,11 @@ impl Compiled {
         let caps = &caps.aligned();
         let mut clock = Clock::start(true);
         let selected = clock.time("select", || select(&self.graph, caps, options.precision, &options.choices))?;
-        let unfit = selected.decisions.iter().filter_map(|d| {
-            let unfit = d.unfit?;
-            tracing::warn!(problem = %d.problem, given = %unfit, taken = %d.config, "the device cannot run what was chosen");
-            Some(format!("{}: the device cannot run {unfit}, which was chosen for it: {} taken", d.problem, d.config))
-        });
-        let unfit: Vec<String> = unfit.collect();
+        for d in &selected.decisions {
+            if let Some(unfit) = d.unfit {
+                tracing::warn!(problem = %d.problem, given = %unfit, taken = %d.config, "the device cannot run what was chosen");
+            }
+        }
         let which = match options.overlap {
             _ if options.mode != Mode::Fused => Overlap::Never,
             Overlap::Long if caps.cpu => Overlap::Never,
@@ -125,7 +124,6 @@ impl Compiled {
         let mut report = self.report;
         report.findings.retain(|f| f.pass != "select");
         report.extend(selected.report.clone());
-        unfit.into_iter().for_each(|what| report.add("select", what));
         Ok(Compiled { report, selected, plan, recording, stages, ..self })
     }
 }

@@ -157,7 +157,7 @@ pub fn tune(
                     let answer = Answer::of(question, graph, outcome, &mut report.warnings);
                     found.extend(answer.entry(&limits));
                     // at once: whatever ends the rest, this was measured
-                    unkept = path.and_then(|path| found.add_to(path).err());
+                    unkept = path.filter(|_| !found.is_empty()).and_then(|path| found.add_to(path).err());
                     answer
                 }
             };
