@@ -72,8 +72,8 @@ pub(super) struct Selector<'a> {
     bounds: Vec<(NodeId, IndexBound)>,
     /// Weights stored transposed: their tensors in order of columns.
     pub transposed: HashMap<StorageId, Vec<Weight>>,
-    /// The exponents of the rows of looks at values.
-    pub exponents: HashMap<(ValueId, View), FoundExponents>,
+    /// The exponents of the rows of looks at values, each where the value or a copy of it lies.
+    pub exponents: HashMap<(ValueId, TensorId, View), FoundExponents>,
     /// Those of the columns of weights stored transposed.
     pub weights_exponents: HashMap<TensorId, TensorId>,
     /// Who reads values last.

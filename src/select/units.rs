@@ -92,10 +92,10 @@ impl Selector<'_> {
             self.report_product(id, "no binding covers all of an operand".into());
             return Ok(None);
         }
-        let of_a = self.exponents_of(a_value, &rows);
+        let of_a = self.exponents_of(a_value, a.tensor, &rows);
         let of_b = match weight {
             Some(weight) => self.weight_exponents(id, weight)?,
-            None => self.exponents_of(b_value, &columns),
+            None => self.exponents_of(b_value, b.tensor, &columns),
         };
         Ok(Some(OfUnits { units, exponents: Some([of_a, of_b]) }))
     }
@@ -113,8 +113,9 @@ impl Selector<'_> {
         for (value, at, look) in looks {
             let look = look.merge_lead();
             let turned = swap_last(&look);
-            let has = |v: &View| self.exponents.contains_key(&(*value, v.clone()));
-            if has(&look) || missing.iter().any(|m| m.value == *value && m.looks.contains(&look)) {
+            let has = |v: &View| self.exponents.contains_key(&(*value, at.tensor, v.clone()));
+            let same = |m: &Missing| (m.value, m.tensor) == (*value, at.tensor) && m.looks.contains(&look);
+            if has(&look) || missing.iter().any(same) {
                 continue;
             }
             let looks = match !has(&turned) && self.sums_both_ways(*value) {
@@ -133,12 +134,12 @@ impl Selector<'_> {
                 other => other?,
             };
             let mut tensors: Vec<TensorId> = missing.iter().map(|m| m.tensor).collect();
-            for (Missing { value, looks, .. }, found) in missing.iter().zip(found) {
+            for (Missing { value, tensor: of, looks }, found) in missing.iter().zip(found) {
                 for (look, found) in looks.iter().zip(found) {
                     let bytes = (found.parts * found.part * DType::U32.size()) as u64;
                     let tensor = self.raw_tensor(self.graph.node(id), bytes, TensorKind::Temp)?;
                     tensors.push(tensor);
-                    self.exponents.insert((*value, look.clone()), FoundExponents { tensor, found });
+                    self.exponents.insert((*value, *of, look.clone()), FoundExponents { tensor, found });
                 }
             }
             self.emit(id, "exponents", vec![launch], &tensors, None)?;
@@ -146,9 +147,9 @@ impl Selector<'_> {
         Ok(true)
     }
 
-    /// What was found of the rows of x.
-    fn exponents_of(&self, value: ValueId, x: &View) -> FoundExponents {
-        let mut of = self.exponents[&(value, x.merge_lead())].clone();
+    /// What was found of the rows of x, a look at a value that lies there.
+    fn exponents_of(&self, value: ValueId, tensor: TensorId, x: &View) -> FoundExponents {
+        let mut of = self.exponents[&(value, tensor, x.merge_lead())].clone();
         of.found.view = View::dense(&Shape::from(x.dims[..x.dims.len() - 1].to_vec()));
         of
     }

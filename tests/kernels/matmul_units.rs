@@ -294,6 +294,42 @@ fn gradients_of_weights_whole_and_in_slices() {
     }
 }
 
+/// A square matrix is read where it lies, turned, and as a copy of that: rows of the one are columns of the other.
+#[test]
+fn a_turned_matrix_and_its_copy_have_exponents_of_their_own() -> Result {
+    let Some(session) = adapter() else { return Ok(()) };
+    let n = 64;
+    let mut graph = Graph::default();
+    let mut inputs = Named::new();
+    for (gradient_first, along_rows) in [(true, true), (true, false), (false, true), (false, false)] {
+        let of = format!("{gradient_first} {along_rows}");
+        let mut input = |name: &str, width: usize, scale: &dyn Fn(usize) -> f64| {
+            let values = uniform(&[n, width], width as u64);
+            let value = tensor(&[n, width], |i| values[i] * scale(i));
+            let name = format!("{name} {of}");
+            let id = graph.push_input(value.ty().clone(), &name);
+            inputs.insert(name, value);
+            ValueId::from(id)
+        };
+        let spread = |i: usize| (if along_rows { i / n } else { i % n } as f64 / 2.0).exp2();
+        let (x, stored, w) = (input("x", 48, &|_| 1.0), input("stored", n, &spread), input("w", 40, &|_| 1.0));
+        let dy: ValueId = graph.push(Op::Permute(vec![1, 0]), vec![stored], "turned")?.into();
+        for gradient in [gradient_first, !gradient_first] {
+            let (op, inputs, name) = match gradient {
+                true => (Op::LinearGrad { bias: false }, vec![x, dy], "dw"),
+                false => (Op::Matmul { transpose_a: false, transpose_b: false }, vec![dy, w], "dx"),
+            };
+            let node = graph.push(op, inputs, name)?;
+            graph.push_output(format!("{name} {of}"), node.into(), Disposition::Read)?;
+        }
+    }
+    check((graph, Named::new(), inputs), &options(session, 4, High), HIGH, |program| {
+        let units = kernels(program).iter().filter(|k| **k == "matmul_units").count();
+        assert_eq!(units, 8, "{:?}", kernels(program));
+    });
+    Ok(())
+}
+
 #[test]
 fn a_precision_that_cannot_be_had_is_reported() -> Result {
     let Some(session) = session() else { return Ok(()) };
