@@ -68,8 +68,8 @@ const LOG2_E: f32 = 1.44269504;
 // of each query: what undoes the scale of q, times that of scores, and of dout, log-sum-exp and delta
 var<workgroup> queries: array<vec4<f32>, {{ queries }}>;
 // what undoes the scale of each key and value
-var<workgroup> key_factors: array<vec4<f32>, {{ key_count // 4 }}>;
-var<workgroup> value_factors: array<vec4<f32>, {{ key_count // 4 }}>;
+var<workgroup> key_factors: array<f32, {{ key_count }}>;
+var<workgroup> value_factors: array<f32, {{ key_count }}>;
 {% else %}
 {% if keys %}
 // log-sum-exp and delta of each query

@@ -58,8 +58,8 @@ const ROOM: f32 = 7.0;
 var<workgroup> odd: atomic<u32>;
 {% if s.scaled %}
 // what undoes the scale of each key, and how much larger, as a logarithm to base 2, that of each value is than the usual
-var<workgroup> key_factors: array<vec4<f32>, {{ block // 4 }}>;
-var<workgroup> value_shifts: array<vec4<f32>, {{ block // 4 }}>;
+var<workgroup> key_factors: array<f32, {{ block }}>;
+var<workgroup> value_shifts: array<f32, {{ block }}>;
 {% else %}
 // and of the last block that has it in this place
 var<workgroup> broken: array<atomic<u32>, {{ block }}>;
@@ -124,7 +124,7 @@ fn main(
 {{ hold(["k", "v"], s) }}
 {% set index = "u32(clamp(from_key + i32($r), 0, last - 1))" %}
 {% if ahead %}
-    {
+    if last > 0 {
         let id = lane;
         let from_key = 0;
 {{ fetch(["k", "v"], index, s) }}

@@ -9,8 +9,8 @@ block are noted alike. `s` is that of shared/attend_block.wgsl.
 {# notes them of a key or query, at `at`, from the bits of the largest magnitudes of its two rows #}
 {% macro note(side_keys, at, first, second, query) %}
 {% if side_keys %}
-                    key_factors[({{ at }}) / 4u][({{ at }}) % 4u] = row_factor({{ first }});
-                    value_factors[({{ at }}) / 4u][({{ at }}) % 4u] = row_factor({{ second }});
+                    key_factors[{{ at }}] = row_factor({{ first }});
+                    value_factors[{{ at }}] = row_factor({{ second }});
 {% else %}
                     queries[{{ at }}] = vec4<f32>(row_factor({{ first }}) * p.scale, row_factor({{ second }}), pair_of(b, h, {{ query }}));
 {% endif %}

@@ -1,4 +1,4 @@
-{% from "shared/attend_rows.wgsl" import each_row, mine %}
+{% from "shared/attend_rows.wgsl" import each_row, mine, four_of %}
 {% from "shared/mask.wgsl" import mask_row %}
 {#
 A part of main in attention_grad_units.wgsl, for pairs of `pair_rows` queries, from queries_from on, with `pair_columns`
@@ -25,9 +25,10 @@ result, and the bits of the largest finite magnitude in it, `largest_`.
                     var score = w[e];
                     var dw = g[e];
 {% if s.scaled %}
-                    let key_factor = key_factors[at_keys + column];
-                    score *= key_factor * query.x;
-                    dw *= value_factors[at_keys + column] * query.y;
+                    let key_factor = {{ four_of("key_factors", "at_keys + column") }};
+                    // one after the other, as the product of both may not be a number
+                    score = score * key_factor * query.x;
+                    dw = dw * {{ four_of("value_factors", "at_keys + column") }} * query.y;
 {% else %}
                     score *= p.scale;
 {% endif %}
@@ -48,7 +49,13 @@ result, and the bits of the largest finite magnitude in it, `largest_`.
                         hidden = score <= vec4<f32>(HIDDEN);
                         dw = select(dw, vec4<f32>(delta), hidden);
                     }
+{% if mask %}
+                    // where a mask lets all that is seen be far below 0, the log-sum-exp is too inexact for weights to be below 1
+                    var weight = exp2((score - lse) * LOG2_E);
+                    weight = select(select(weight, vec4<f32>(1.0), weight > vec4<f32>(1.0)), vec4<f32>(0.0), hidden);
+{% else %}
                     let weight = select(exp2((score - lse) * LOG2_E), vec4<f32>(0.0), hidden);
+{% endif %}
 {% if dropout %}
                     let z = kept(weights_of(b, min(queries_from + row, p.sq - 1u)) + keys_from + column * 4u, stream);
                     dw *= z;

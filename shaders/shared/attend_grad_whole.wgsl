@@ -57,7 +57,9 @@ these then weights and gradients of pairs, `pairs`. Macros read the kernel's val
 {% macro apply(guarded) %}
             for (var t = 0u; t < {{ other }}u; t += 4u) {
 {% for c in range(nc) %}
-                let at{{ c }} = {{ cell("t", "y + " ~ c * ty ~ "u", columns) }};
+{# the last results of some invocations are past the end, and not stored #}
+{% set column = "y + " ~ c * ty ~ "u" %}
+                let at{{ c }} = {{ cell("t", "min(" ~ column ~ ", " ~ (columns - 1) ~ "u)" if (c + 1) * ty > columns else column, columns) }};
 {% endfor %}
 {% for i in range(4) %}
                 {

@@ -24,6 +24,9 @@ and of `scores` from at_scores on, {{ at_score }} apart. `s` is that of shared/a
 {# the lane's vec4 number i of such a row: its neighbours in the row have those between #}
 {% macro mine(i, rows, u) %}{% set sharers = u.lanes // rows if rows < u.lanes else 1 %}{{ i * sharers }}u{{ " + l % " ~ sharers ~ "u" if sharers > 1 }}{% endmacro %}
 
+{# four numbers of an array that several invocations wrote: a part of a vec4 by itself may be written as all of it #}
+{% macro four_of(name, at) %}vec4<f32>({% for e in range(4) %}{{ name }}[({{ at }}) * 4u + {{ e }}u]{{ ", " if e < 3 }}{% endfor %}){% endmacro %}
+
 {# combines a variable with those of the lanes that share its row, by a function or "+" #}
 {% macro across(name, combine, rows, u) %}
 {% for by in [1, 2, 4, 8, 16] if by * rows < u.lanes %}

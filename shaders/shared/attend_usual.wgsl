@@ -50,8 +50,8 @@ fn near(magnitude: u32, usual: u32) -> u32 {
 {{ put_halves("v", at, "scaled(v_" ~ c ~ ", value_scale)", u) }}
 {% endfor %}
                 if id % {{ s.share }}u == 0u {
-                    key_factors[r / 4u][r % 4u] = factor_by(of_key, largest_0);
-                    value_shifts[r / 4u][r % 4u] = select(f32(of_value) - f32(usual_value), factor_by(of_value, largest_1), broken(largest_1));
+                    key_factors[r] = factor_by(of_key, largest_0);
+                    value_shifts[r] = select(f32(of_value) - f32(usual_value), factor_by(of_value, largest_1), broken(largest_1));
                     if of_key != usual_key || of_value != usual_value {
                         atomicStore(&odd, u32(at_block) + 1u);
                     }

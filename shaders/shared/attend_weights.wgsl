@@ -1,5 +1,5 @@
 {% from "shared/units.wgsl" import read, put_halves %}
-{% from "shared/attend_rows.wgsl" import each_row, mine, across, some, scale_rows %}
+{% from "shared/attend_rows.wgsl" import each_row, mine, across, some, scale_rows, four_of %}
 {% from "shared/mask.wgsl" import mask_row %}
 {#
 A part of main in attention_units.wgsl, for keys t to t + step of the block. In: their scores as the units made them, in
@@ -10,6 +10,8 @@ rises, sums and results are scaled down to it.
 {% macro score(i) %}{{ read("scores", "f32", "at_scores + row * " ~ at_score ~ "u + " ~ mine(i, rows, u), u) }}{% endmacro %}
 {# the largest of them #}
 {% macro largest() %}{% for i in range(1, fours) %}max({% endfor %}x[r * {{ fours }}u]{% for i in range(1, fours) %}, x[r * {{ fours }}u + {{ i }}u]){% endfor %}{% endmacro %}
+{# what a score of HIDDEN is by then #}
+{% set hidden = "HIDDEN * LOG2_E" if mask else "HIDDEN" %}
             // x: scores as logarithms to base 2, scaled and masked
 {{ each_row(rows, u) }}
 {% for i in range(fours) %}
@@ -25,7 +27,8 @@ rises, sums and results are scaled down to it.
                         var y = x[r * {{ fours }}u + {{ i }}u];
 {% if s.scaled %}
                         if strange {
-                            y = {{ score(i) }} * (key_factors[four] * query_factor[r]);
+                            // one after the other, as the product of both may not be a number
+                            y = {{ score(i) }} * {{ four_of("key_factors", "four") }} * query_factor[r];
                         }
 {% else %}
 {% for e in range(4) %}
@@ -35,7 +38,7 @@ rises, sums and results are scaled down to it.
 {% endfor %}
 {% endif %}
                         y = vec4<f32>({% for e in range(4) %}{{ "LOG2_E * " if mask }}masked(y.{{ "xyzw"[e] }}{{ " / LOG2_E" if mask }}, at_m, key + {{ e }}u, ends[r]){{ ", " if e < 3 }}{% endfor %});
-                        x[r * {{ fours }}u + {{ i }}u] = select(y, vec4<f32>(-infinity), y <= vec4<f32>(HIDDEN));
+                        x[r * {{ fours }}u + {{ i }}u] = select(y, vec4<f32>(-infinity), y <= vec4<f32>({{ hidden }}));
                     }
 {% endfor %}
                 }
@@ -53,7 +56,7 @@ rises, sums and results are scaled down to it.
                     {
                         let y = x[r * {{ fours }}u + {{ i }}u];
                         weights += exp2(y - vec4<f32>(new_top));
-                        x[r * {{ fours }}u + {{ i }}u] = select(y + value_shifts[t / 4u + {{ mine(i, rows, u) }}], y, y <= vec4<f32>(HIDDEN));
+                        x[r * {{ fours }}u + {{ i }}u] = select(y + {{ four_of("value_shifts", "t / 4u + " ~ mine(i, rows, u)) }}, y, y <= vec4<f32>({{ hidden }}));
                     }
 {% endfor %}
                     sum[r] = fma(sum[r], exp2(top[r] - new_top), (weights.x + weights.y) + (weights.z + weights.w));

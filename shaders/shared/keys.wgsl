@@ -1,7 +1,8 @@
 {# What attend.wgsl and attend_grad.wgsl share: which keys a query sees, their weights, and what dropout does to them.
 `length` is an expression for the length of batch entry b. #}
-// A score that no key has: smaller than any finite product, yet exp(HIDDEN - HIDDEN) is not NaN.
-const HIDDEN: f32 = -3.0e38;
+// A score that no key has: smaller than any that means something, yet exp(HIDDEN - HIDDEN) is not NaN, and it is finite as
+// a logarithm to base 2.
+const HIDDEN: f32 = -2.0e38;
 
 {% include "shared/group.wgsl" %}
 {% include "shared/heads.wgsl" %}

@@ -23,7 +23,7 @@ pub fn split_rows(rows: usize, row_bytes: &[u64], caps: &DeviceCaps) -> Option<V
     Some((0..rows).step_by(chunk).map(|start| start..rows.min(start + chunk)).collect())
 }
 
-/// The most bytes that a kernel binds.
+/// The most bytes that a kernel binds: what it counts in 32 bits, whatever the device takes.
 pub(super) fn limit(caps: &DeviceCaps) -> u64 {
     caps.max_binding_bytes.min(u32::MAX as u64)
 }

@@ -1,6 +1,6 @@
 //! In: strided looks at tensors; out: the same looks with fewer dimensions, and the windows that bindings need.
 
-use super::{KernelError, Operand, View};
+use super::{KernelError, Operand, View, split};
 use crate::caps::DeviceCaps;
 use crate::graph::Shape;
 
@@ -128,14 +128,9 @@ pub fn window(
     let offset = start / caps.storage_align * caps.storage_align;
     // bindings are whole words
     let bytes = (stop - offset).div_ceil(16) * 16;
-    if bytes > caps.max_binding_bytes {
-        return Err(KernelError::Binding {
-            kernel,
-            operand,
-            what: what.to_owned(),
-            wanted: bytes,
-            limit: caps.max_binding_bytes,
-        });
+    let limit = split::limit(caps);
+    if bytes > limit {
+        return Err(KernelError::Binding { kernel, operand, what: what.to_owned(), wanted: bytes, limit });
     }
     Ok((Operand { tensor: operand, offset, bytes }, first - offset as usize / element))
 }
