@@ -1,7 +1,7 @@
 //! In: an open session; out: [`Peak`], the rates that the device reaches: the yardstick of every share of a peak.
 
 use crate::error::Error;
-use crate::gpu::{Content, Executable, ExecutableOptions, Gpu, Submission};
+use crate::gpu::{Content, Executable, ExecutableOptions, Gpu, GpuError, Submission};
 use crate::graph::{Builder, DType, NodeId, TensorType};
 use crate::kernel::probe::{ProbeKey, launch};
 use crate::plan::plan;
@@ -38,9 +38,19 @@ pub fn peak(session: &Session) -> Result<Peak, Error> {
     // enough work for tens of milliseconds
     let (groups, rounds) = if cpu { (64, 2_000) } else { (8_192, 4_000) };
     let flops = fma_rate(session.gpu(), ProbeKey { rounds, size: if cpu { 8 } else { 256 } }, groups)?;
-    let bytes = copy_rate(session, if cpu { 1 << 22 } else { 1 << 28 })?;
-    Ok(Peak { flops, bytes })
+    let most = if cpu { 1 << 22 } else { 1 << 28 };
+    let mut elements = (session.caps().max_buffer_bytes / 4).min(most) as usize;
+    // a small card holds less than a large one's caches ask for
+    loop {
+        match copy_rate(session, elements) {
+            Err(Error::Gpu(GpuError::OutOfMemory { .. })) if elements > LEAST_COPIED => elements /= 2,
+            bytes => return Ok(Peak { flops, bytes: bytes? }),
+        }
+    }
 }
+
+/// Elements of the smallest copy whose rate says something.
+const LEAST_COPIED: usize = 1 << 22;
 
 fn fma_rate(gpu: &Gpu, key: ProbeKey, groups: u32) -> Result<f64, Error> {
     let (launch, bytes) = launch(key, groups);

@@ -99,7 +99,11 @@ pub(super) async fn choose(choice: &AdapterChoice) -> Result<(wgpu::Adapter, Ada
     let found: Vec<AdapterInfo> = adapters.iter().map(|a| describe(&a.get_info())).collect();
     let (wanted, index) = match choice {
         AdapterChoice::Best => (None, (!found.is_empty()).then_some(0)),
-        AdapterChoice::Named(name) => (Some(name.clone()), found.iter().position(|a| a.is_named(name))),
+        AdapterChoice::Named(name) => {
+            // a name may be the begin of another's
+            let whole = found.iter().position(|a| a.name == *name);
+            (Some(name.clone()), whole.or_else(|| found.iter().position(|a| a.is_named(name))))
+        }
     };
     let Some(index) = index else { return Err(GpuError::NoAdapter { wanted, found }) };
     let info = found[index].clone();

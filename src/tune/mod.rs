@@ -101,7 +101,8 @@ pub fn tune(
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Tuning, TuneError> {
     let begin = Instant::now();
-    let deadline = begin + options.budget;
+    // a budget without end has no deadline
+    let deadline = begin.checked_add(options.budget);
     let header = TuningCache::empty(device.gpu.info());
     let limits = Limits::of(device.caps, device.checked);
     let mut report = TuneReport { adapter: device.gpu.info().to_string(), ..TuneReport::default() };
@@ -147,7 +148,7 @@ pub fn tune(
                 budget: options.budget,
             });
             done += 1;
-            let answer = match Instant::now() < deadline {
+            let answer = match deadline.is_none_or(|deadline| Instant::now() < deadline) {
                 false => {
                     report.over_budget = true;
                     Answer::untimed(question, graph)

@@ -7,6 +7,7 @@ use crate::caps::DeviceCaps;
 use crate::graph::DType;
 use crate::kernel::units::Units;
 use crate::kernel::{Config, View, choices};
+use std::iter;
 
 /// Slices are multiples of the deepest stage.
 const STEP: usize = 32;
@@ -47,13 +48,15 @@ impl Matmul<'_> {
         choices::Problem(format!("slices {dtype} {m}x{n}x{k} a:{a} b:{b}{}{units}", if sums { " sums" } else { "" }))
     }
 
-    /// The lengths of slices that a device can run, those that the model finds good first.
+    /// The lengths of slices that a device can run, [`Matmul::slice`]'s first, then those that the model finds good.
     pub fn slices(a: &View, b: &View, dtype: DType, units: Option<Units>, caps: &DeviceCaps) -> Vec<Config> {
         let sizes = [a.dims[0], b.dims[1], a.dims[1]];
         let most = longest_slice(a, b, dtype, caps);
         let fits = |slice: &usize| most.is_none_or(|most| (1..=most).contains(slice));
-        let all = if caps.cpu { vec![0] } else { lengths(sizes, time(a, b, dtype, units, caps), caps) };
-        all.into_iter().filter(fits).map(Config::Slice).collect()
+        let own = Matmul::slice(a, b, dtype, units, caps).unwrap_or(0);
+        let all = if caps.cpu { Vec::new() } else { lengths(sizes, time(a, b, dtype, units, caps), caps) };
+        let others = all.into_iter().filter(|slice| fits(slice) && *slice != own);
+        iter::once(own).chain(others).map(Config::Slice).collect()
     }
 }
 

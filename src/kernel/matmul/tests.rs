@@ -5,7 +5,7 @@ use crate::caps::{DeviceCaps, MatrixUnits};
 use crate::graph::{Chain, DType, Shape};
 use crate::kernel::tests::{check, small};
 use crate::kernel::units::Units;
-use crate::kernel::{Launch, View};
+use crate::kernel::{Config, Launch, View};
 
 /// (rows, columns) of a matrix, stored the other way if `turned`.
 fn matrix(rows: usize, columns: usize, turned: bool) -> View {
@@ -106,7 +106,13 @@ fn slices_of_a_product_cover_its_inner_dimension() {
 fn products_of_few_tiles_or_beyond_a_binding_are_sliced() {
     let large = DeviceCaps { max_binding_bytes: 1 << 31, workgroup_bytes: 48 << 10, max_invocations: 1024, ..small(0) };
     let slice = |m: usize, k: usize, n: usize, caps: &DeviceCaps| {
-        Matmul::slice(&matrix(m, k, true), &matrix(k, n, false), DType::F32, None, caps)
+        let (a, b) = (matrix(m, k, true), matrix(k, n, false));
+        let own = Matmul::slice(&a, &b, DType::F32, None, caps);
+        // what is tuned must know it
+        let all = Matmul::slices(&a, &b, DType::F32, None, caps);
+        assert_eq!(all[0], Config::Slice(own.unwrap_or(0)));
+        assert!(all[1..].iter().all(|other| *other != all[0]), "{all:?}");
+        own
     };
     // weight gradients of 2048 rows: few tiles, as many as cores, many more
     for (m, n) in [(256, 256), (768, 768), (65, 768), (1, 10)] {
@@ -128,6 +134,8 @@ fn products_of_few_tiles_or_beyond_a_binding_are_sliced() {
         let slice = on_units(256, 2048, 256, split).unwrap_or_else(|| panic!("{split}: whole"));
         assert!((128..=1024).contains(&slice) && slice % 32 == 0, "{split}: {slice}");
     }
+    // more slices than a binding asks for do not pay
+    assert_eq!(slice(2048, 32_768, 2048, &DeviceCaps { max_binding_bytes: 128 << 20, ..large.clone() }), Some(16_352));
     // rows of 2 KiB, of which a binding of 64 KiB less alignment covers 31
     let few = DeviceCaps { cpu: true, ..small(64 << 10) };
     assert_eq!(slice(8, 100, 512, &few), Some(31));
