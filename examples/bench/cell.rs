@@ -137,6 +137,16 @@ pub enum Record {
     Cell(Measurement),
 }
 
+impl Record {
+    /// The run that it is of.
+    pub fn run(&self) -> &str {
+        match self {
+            Record::Run { run, .. } | Record::Peak { run, .. } => run,
+            Record::Cell(m) => &m.run,
+        }
+    }
+}
+
 /// A cell that was run.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Measurement {

@@ -23,11 +23,15 @@ use measure::{Setting, in_words, now};
 use process::Limits;
 use programs::{Adapter, Programs};
 use sizes::{Model, Phase, Scale};
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
+
+/// Of seconds.
+const YEAR: u64 = 365 * 24 * 60 * 60;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask bench", about = "Measures the seed's models beside other programs")]
@@ -85,11 +89,11 @@ struct Args {
     /// kernels, so that it saves time; it says so beside their first runs.
     #[arg(long)]
     warm_fullgraph: bool,
-    /// Seconds that a cell has to compile and end its first run.
-    #[arg(long, default_value_t = 120)]
+    /// Seconds that a cell has to compile and end its first run, and kiln's tuned mode those of a tuning besides.
+    #[arg(long, default_value = "120", value_parser = clap::value_parser!(u64).range(..YEAR))]
     first_within: u64,
     /// Seconds that it has from then on.
-    #[arg(long, default_value_t = 300)]
+    #[arg(long, default_value = "300", value_parser = clap::value_parser!(u64).range(..YEAR))]
     rest_within: u64,
     /// Seconds after which no further cell is begun; `--resume` takes up the others.
     #[arg(long)]
@@ -143,7 +147,7 @@ fn adapters(wanted: &str) -> Result<Vec<Adapter>, String> {
     Ok(chosen)
 }
 
-/// Has Ctrl-C end the programs that run, too.
+/// Has what ends this program, as Ctrl-C, end those that run too.
 fn end_with_programs() -> Result<(), String> {
     ctrlc::set_handler(|| process::end_all()).map_err(|e| format!("Ctrl-C cannot be handled: {e}"))
 }
@@ -178,6 +182,7 @@ fn measure(args: &Args) -> Result<(), String> {
         only: args.only.clone(),
     };
     let scratch = tempfile::tempdir().map_err(|e| format!("a folder for what programs keep: {e}"))?;
+    process::remove_at_end(scratch.path());
     let programs = Programs {
         folders: args.programs.clone(),
         python: args.python.clone(),
@@ -218,7 +223,7 @@ fn measure(args: &Args) -> Result<(), String> {
         let file = match &mut file {
             Some(file) => file,
             none => {
-                let file = none.insert(open(&path, broken > 0)?);
+                let file = none.insert(open(&path)?);
                 let (command, date) = (own_command(std::env::args().skip(1)), now());
                 add(file, &mut records, Record::Run { run: run.clone(), date, command })?;
                 file
@@ -229,7 +234,10 @@ fn measure(args: &Args) -> Result<(), String> {
             Setting { programs: &programs, adapter, run: &run, limits, runs: args.runs, second_start, warm_fullgraph };
         let has_peak = |r: &Record| matches!(r, Record::Peak { adapter: a, .. } if *a == adapter.name);
         if !records.iter().any(has_peak) {
-            add(file, &mut records, setting.peak()?)?;
+            match setting.peak() {
+                Ok(peak) => add(file, &mut records, peak)?,
+                Err(why) => println!("{why}; there are no floors without them; --resume measures them once more"),
+            }
         }
         let mut ended = 0;
         for group in measure::groups(&cells, args.together as usize) {
@@ -280,13 +288,15 @@ fn run_name(adapters: &[Adapter], now: SystemTime) -> String {
 }
 
 /// The run's file, on a line of its own.
-fn open(path: &Path, cut: bool) -> Result<File, String> {
+fn open(path: &Path) -> Result<File, String> {
     let say = |e: std::io::Error| format!("{}: {e}", path.display());
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(say)?;
     }
+    let before = if path.exists() { std::fs::read(path).map_err(say)? } else { Vec::new() };
     let mut file = OpenOptions::new().create(true).append(true).open(path).map_err(say)?;
-    if cut {
+    // the last line was cut off, or written by hand
+    if before.last().is_some_and(|byte| *byte != b'\n') {
         file.write_all(b"\n").map_err(say)?;
     }
     Ok(file)
@@ -294,8 +304,8 @@ fn open(path: &Path, cut: bool) -> Result<File, String> {
 
 /// Writes a record at once, so that a run can be ended at any time.
 fn add(file: &mut File, records: &mut Vec<Record>, record: Record) -> Result<(), String> {
-    let line = serde_json::to_string(&record).map_err(|e| e.to_string())?;
-    writeln!(file, "{line}").and_then(|()| file.flush()).map_err(|e| e.to_string())?;
+    let line = serde_json::to_string(&record).map_err(|e| e.to_string())? + "\n";
+    file.write_all(line.as_bytes()).and_then(|()| file.flush()).map_err(|e| e.to_string())?;
     records.push(record);
     Ok(())
 }
@@ -307,8 +317,18 @@ fn has_cells(records: &[Record]) -> bool {
 /// Writes NAME.json, NAME.md and NAME-ADAPTER-MODEL.svg of some runs.
 fn assemble(name: &str, runs: &[PathBuf], supersede: bool, out: &Path) -> Result<(), String> {
     let mut records = Vec::new();
+    let mut whose: BTreeMap<String, &PathBuf> = BTreeMap::new();
     for path in runs {
         let (found, broken) = cell::read(path)?;
+        for run in found.iter().map(Record::run) {
+            if let Some(other) = whose.insert(run.to_owned(), path).filter(|other| *other != path) {
+                let (one, other) = (other.display(), path.display());
+                return Err(format!(
+                    "{one} and {other} are both of a run {run}, and ratios are of cells of one run: expected names that \
+                     differ; change \"run\" in the lines of one"
+                ));
+            }
+        }
         if broken > 0 {
             eprintln!("{}: {broken} lines are no records and passed over", path.display());
         }
@@ -330,13 +350,15 @@ fn assemble(name: &str, runs: &[PathBuf], supersede: bool, out: &Path) -> Result
                 i => format!("{name}-{}-{model}.svg", i + 1),
             };
             if chart::draw(&out.join(&file), table, model)? {
-                charts.push((table.adapter.clone(), model, file));
+                charts.push((table.name.clone(), model, file));
             }
         }
     }
     let json = serde_json::to_string_pretty(&tables).map_err(|e| e.to_string())?;
     let commands = commands(&records);
-    let page = markdown::page(&format!("The seed's models: {name}"), &tables, &charts, &commands);
+    let before = std::fs::read_to_string(out.join(format!("{name}.md"))).unwrap_or_default();
+    let title = format!("The seed's models: {name}");
+    let page = markdown::page(&title, &tables, &charts, &commands, markdown::notes(&before));
     for (extension, text) in [("json", json), ("md", page)] {
         let path = out.join(format!("{name}.{extension}"));
         std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;

@@ -7,22 +7,39 @@ use crate::table::{CLASSES, Peak, Row, Table, fastest};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// The page, with charts by their file names.
-pub fn page(title: &str, tables: &[Table], charts: &[(String, Model, String)], commands: &[String]) -> String {
+/// The page, with charts by their file names, and with the notes that someone wrote into the page before it.
+pub fn page(
+    title: &str,
+    tables: &[Table],
+    charts: &[(String, Model, String)],
+    commands: &[String],
+    notes: Option<&str>,
+) -> String {
     let mut out = format!("# {title}\n\n");
     out.push_str(HEAD);
-    out.push_str("\n```sh\n");
+    for table in tables {
+        adapter(&mut out, table, charts);
+    }
+    if tables.iter().any(|t| t.adapter != tables[0].adapter) {
+        across(&mut out, tables);
+    }
+    if let Some(notes) = notes {
+        let _ = write!(out, "\n{NOTES}\n\n{notes}\n");
+    }
+    out.push_str("\n## Commands\n\n```sh\n");
     for command in commands {
         let _ = writeln!(out, "{command}");
     }
     out.push_str("```\n");
-    for table in tables {
-        adapter(&mut out, table, charts);
-    }
-    if tables.len() > 1 {
-        across(&mut out, tables);
-    }
     out
+}
+
+const NOTES: &str = "## Notes";
+
+/// What stands under "Notes" in a page.
+pub fn notes(page: &str) -> Option<&str> {
+    let (_, rest) = page.split_once(&format!("\n{NOTES}\n"))?;
+    Some(rest.split("\n## ").next().unwrap_or(rest).trim()).filter(|n| !n.is_empty())
 }
 
 const HEAD: &str = "\
@@ -41,7 +58,7 @@ nothing else is said; a later start of kiln has its own cache, and not the drive
 ";
 
 fn adapter(out: &mut String, table: &Table, charts: &[(String, Model, String)]) {
-    let _ = writeln!(out, "\n## {}\n", table.adapter);
+    let _ = writeln!(out, "\n## {}\n", table.name);
     let _ = write!(out, "Driver {}", table.driver);
     if let Some(Peak { flops, bytes }) = table.peak {
         let _ = write!(out, "; measured peaks {}FLOP/s in f32 and {}B/s", si(flops), si(bytes));
@@ -59,7 +76,7 @@ fn adapter(out: &mut String, table: &Table, charts: &[(String, Model, String)]) 
         }
         if seen.last().is_none_or(|(model, _)| *model != part.0) {
             let _ = writeln!(out, "\n### {}\n\n{}", part.0, sizes(Sizes::of(part.0, row.cell.scale), row.cell.scale));
-            for (_, _, file) in charts.iter().filter(|(a, m, _)| *a == table.adapter && *m == part.0) {
+            for (_, _, file) in charts.iter().filter(|(a, m, _)| *a == table.name && *m == part.0) {
                 let _ = writeln!(out, "\n![{}: throughput and memory]({file})", part.0);
             }
         }
@@ -219,7 +236,7 @@ fn across(out: &mut String, tables: &[Table]) {
         "\n## Across adapters\n\nkiln's medians in ms, and their share of each adapter's roofline:\n\n| cell |",
     );
     for table in tables {
-        let _ = write!(out, " {} |", table.adapter);
+        let _ = write!(out, " {} |", table.name);
     }
     let _ = writeln!(out, "\n|{}", " --- |".repeat(tables.len() + 1));
     let rows = tables.iter().flat_map(|t| &t.rows).filter(|r| r.cell.program == Program::Kiln);
@@ -300,7 +317,7 @@ mod tests {
             }),
             of("meganeura/wide/full/he/infer/session/f32", "two", 64.0),
         ];
-        let page = page("Title", &tables(&records, false).unwrap(), &[], &["cargo xtask bench".into()]);
+        let page = page("Title", &tables(&records, false).unwrap(), &[], &["cargo xtask bench".into()], None);
         for line in [
             "Driver driver; program 1. Runs: one, two.",
             "| wide | infer | he | f32 | one |  | 32.0 (fused) | 16.0 (graph) | 0.500 | – |  |",
@@ -313,6 +330,20 @@ mod tests {
     }
 
     #[test]
+    fn notes_stay_when_a_page_is_made_anew() {
+        let records = [Record::Cell(measurement("kiln/wide/full/he/infer/fused/highest", "one", 32.0))];
+        let with = |notes| page("Title", &tables(&records, false).unwrap(), &[], &["cargo xtask bench".into()], notes);
+        assert_eq!(notes(&with(None)), None);
+        let written = "- The host was busy.\n- `## Notes` of two\n  lines.";
+        let page = with(Some(written));
+        assert_eq!(notes(&page), Some(written));
+        assert_eq!(with(notes(&page)), page);
+        assert!(page.ends_with("\n## Commands\n\n```sh\ncargo xtask bench\n```\n"), "{page}");
+        // at the end, where one adds them to a page that has none
+        assert_eq!(notes("# Title\n\n## Notes\n\nThe host was busy.\n"), Some("The host was busy."));
+    }
+
+    #[test]
     fn fused_stands_beside_tuned_of_the_same_run() {
         let of = |id: &str, run: &str, ms| Record::Cell(measurement(id, run, ms));
         let records = [
@@ -322,7 +353,7 @@ mod tests {
             of("kiln/wide/full/he/train/tuned/highest", "two", 50.0),
             of("kiln/deep/full/he/infer/fused/high", "one", 9.0),
         ];
-        let page = page("Title", &tables(&records, false).unwrap(), &[], &[]);
+        let page = page("Title", &tables(&records, false).unwrap(), &[], &[], None);
         let lines: Vec<&str> = page.lines().skip_while(|l| !l.starts_with("What tuning")).skip(4).collect();
         assert_eq!(lines[0], "| wide | infer | he | highest | one | 22.0 | 20.0 | 1.10 |", "{page}");
         assert_eq!(lines[1], "", "{page}");
@@ -333,7 +364,7 @@ mod tests {
         let id = "kiln/deep/full/he/infer/fused/highest";
         let on =
             |adapter: &str, ms| Record::Cell(Measurement { adapter: adapter.into(), ..measurement(id, "one", ms) });
-        let page = page("Title", &tables(&[on("fast", 2.0), on("slow", 4.0)], false).unwrap(), &[], &[]);
+        let page = page("Title", &tables(&[on("fast", 2.0), on("slow", 4.0)], false).unwrap(), &[], &[], None);
         assert!(page.contains("| cell | fast | slow |"), "{page}");
     }
 }

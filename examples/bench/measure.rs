@@ -4,6 +4,7 @@ use crate::cell::{Cell, Measurement, Outcome, Program, Record};
 use crate::line::Line;
 use crate::process::{self, End, Limits, Running};
 use crate::programs::{Adapter, Programs, Start, typed};
+use kiln::tune::TuneOptions;
 use std::time::{Duration, SystemTime};
 
 /// What all cells of a run on an adapter share.
@@ -61,7 +62,7 @@ impl Setting<'_> {
             let start = Start { runs: self.runs, others, keeps: warm.as_ref().unwrap_or(cell) };
             let command = self.programs.cell(cell, self.adapter, start);
             let words = command.as_ref().map_or(String::new(), typed);
-            let running = self.save(cell).and_then(|()| process::begin(command?, self.limits));
+            let running = self.save(cell).and_then(|()| process::begin(command?, self.limits(cell)));
             begun.push((cell, words, first_run(others, warm.as_ref()), running));
         }
         for (.., running) in &mut begun {
@@ -94,6 +95,16 @@ impl Setting<'_> {
         Ok(())
     }
 
+    /// How long a cell may take: what is tuned first may take as long as that in addition.
+    fn limits(&self, cell: &Cell) -> Limits {
+        match (cell.program, cell.variant.as_str()) {
+            (Program::Kiln, "tuned") => {
+                Limits { first: self.limits.first + TuneOptions::default().budget, ..self.limits }
+            }
+            _ => self.limits,
+        }
+    }
+
     /// Seconds from the begin of compilation to the first run's end, with what an earlier start kept.
     fn start_again(&self, cell: &Cell) -> Result<f64, String> {
         let start = Start { runs: 0, others: 0, keeps: cell };
@@ -108,7 +119,7 @@ impl Setting<'_> {
     /// The cell that compiled the same kernels before, where what it kept is to be found.
     fn compiled_before(&self, cell: &Cell) -> Option<Cell> {
         let plain = cell.without_fullgraph().filter(|_| self.warm_fullgraph)?;
-        self.programs.kept(&plain).is_dir().then_some(plain)
+        self.programs.kept(&plain, self.adapter).is_dir().then_some(plain)
     }
 
     /// Writes the parameters that a cell reads, if they are not there.

@@ -4,6 +4,8 @@
 use crate::line::Line;
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
+use std::mem::take;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
@@ -37,12 +39,15 @@ const TAIL: usize = 4;
 /// Programs that were begun and have not ended.
 static BEGUN: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 
+/// What they keep, which goes with them where they are ended.
+static KEPT: Mutex<Option<PathBuf>> = Mutex::new(None);
+
 /// A program that was begun.
 pub struct Running {
     name: String,
     child: Child,
     receive: Receiver<Line>,
-    errors: JoinHandle<String>,
+    errors: Option<JoinHandle<String>>,
     lines: Vec<Line>,
     limits: Limits,
     begun: Instant,
@@ -60,20 +65,23 @@ pub fn begin(mut command: Command, limits: Limits) -> Result<Running, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     own_group(&mut command);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // held, so that Ctrl-C misses none that has just begun
+    let mut all = begun();
     let mut child = command.spawn().map_err(|e| format!("{name} did not start: {e}"))?;
-    begun().push(child.id());
+    all.push(child.id());
+    drop(all);
     let (send, receive) = channel();
     let out = child.stdout.take().ok_or("no standard output")?;
     let err = child.stderr.take().ok_or("no standard error")?;
     thread::spawn(move || {
-        for line in BufReader::new(out).lines().map_while(Result::ok) {
+        for line in lines(out) {
             if let Some(line) = Line::parse(&line) {
                 // the receiver is gone once the program was ended
                 let _ = send.send(line);
             }
         }
     });
-    let errors = thread::spawn(move || tail(err));
+    let errors = Some(thread::spawn(move || tail(err)));
     Ok(Running { name, child, receive, errors, lines: Vec::new(), limits, begun: Instant::now(), late: false })
 }
 
@@ -98,7 +106,7 @@ impl Running {
         drop(self.child.stdin.take());
         self.first()?;
         if self.late {
-            return Ok((self.lines, End::FirstNotWithin(self.limits.first)));
+            return Ok((take(&mut self.lines), End::FirstNotWithin(self.limits.first)));
         }
         let deadline = Instant::now() + self.limits.rest;
         let late = End::RestNotWithin(self.limits.rest);
@@ -107,7 +115,7 @@ impl Running {
                 Ok(line) => self.lines.push(line),
                 Err(RecvTimeoutError::Timeout) => {
                     end(&mut self.child)?;
-                    return Ok((self.lines, late));
+                    return Ok((take(&mut self.lines), late));
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -116,17 +124,17 @@ impl Running {
         while self.child.try_wait().map_err(|e| format!("{}: {e}", self.name))?.is_none() {
             if Instant::now() > deadline {
                 end(&mut self.child)?;
-                return Ok((self.lines, late));
+                return Ok((take(&mut self.lines), late));
             }
             thread::sleep(Duration::from_millis(5));
         }
         let status = self.child.wait().map_err(|e| format!("{}: {e}", self.name))?;
         begun().retain(|id| *id != self.child.id());
         if status.success() {
-            return Ok((self.lines, End::Success));
+            return Ok((take(&mut self.lines), End::Success));
         }
-        let said = self.errors.join().unwrap_or_default();
-        Ok((self.lines, End::Failure(if said.is_empty() { status.to_string() } else { said })))
+        let said = self.errors.take().and_then(|errors| errors.join().ok()).unwrap_or_default();
+        Ok((take(&mut self.lines), End::Failure(if said.is_empty() { status.to_string() } else { said })))
     }
 
     fn past_first(&self) -> bool {
@@ -138,10 +146,25 @@ impl Running {
     }
 }
 
+/// One that is given up, as where the disk is full, does not run on beside what is timed next.
+impl Drop for Running {
+    fn drop(&mut self) {
+        if begun().contains(&self.child.id()) {
+            let _ = end(&mut self.child);
+        }
+    }
+}
+
+/// What comes line by line, whatever its encoding.
+fn lines(from: impl Read) -> impl Iterator<Item = String> {
+    let lines = BufReader::new(from).split(b'\n').map_while(Result::ok);
+    lines.map(|line| String::from_utf8_lossy(&line).trim_end_matches('\r').to_owned())
+}
+
 /// The last lines that are not empty.
 fn tail(from: impl Read) -> String {
     let mut last = VecDeque::new();
-    for line in BufReader::new(from).lines().map_while(Result::ok).filter(|l| !l.trim().is_empty()) {
+    for line in lines(from).filter(|l| !l.trim().is_empty()) {
         last.push_back(line);
         if last.len() > TAIL {
             last.pop_front();
@@ -164,11 +187,19 @@ fn begun() -> impl std::ops::DerefMut<Target = Vec<u32>> {
     BEGUN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends all programs that run, as the terminal's Ctrl-C reaches none in a group of its own, and then this one.
+/// Has [`end_all`] remove a folder.
+pub fn remove_at_end(folder: &Path) {
+    *KEPT.lock().unwrap_or_else(PoisonError::into_inner) = Some(folder.to_owned());
+}
+
+/// Ends all programs that run, as what ends this one reaches none in a group of its own, and then this one.
 pub fn end_all() -> ! {
     // held to the end, so that none of them is taken for one that failed
     let begun = begun();
     begun.iter().for_each(|id| end_group(*id));
+    if let Some(folder) = KEPT.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        let _ = std::fs::remove_dir_all(folder);
+    }
     std::process::exit(130)
 }
 
@@ -206,6 +237,32 @@ mod tests {
     fn lines_are_read_and_other_words_passed_over() {
         let (lines, end) = shell(&format!("echo words; echo '{FIRST}'"), 60_000, 60_000);
         assert_eq!((lines, end), (vec![Line::First { seconds: 0.5 }], End::Success));
+    }
+
+    #[test]
+    fn a_line_in_another_encoding_hides_no_other() {
+        let (lines, end) =
+            shell(&format!(r"printf 'caf\351\n' >&2; printf '\351\n'; echo '{FIRST}'; exit 3"), 60_000, 60_000);
+        assert_eq!((lines, end), (vec![Line::First { seconds: 0.5 }], End::Failure("caf\u{fffd}".into())));
+    }
+
+    #[test]
+    fn what_is_given_up_does_not_run_on() {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("echo '{FIRST}'; sleep 100 & sleep 100")]);
+        let limits = Limits { first: Duration::from_secs(60), rest: Duration::from_secs(60) };
+        let mut running = begin(command, limits).unwrap();
+        running.first().unwrap();
+        let id = running.child.id();
+        drop(running);
+        let group =
+            || Command::new("kill").args(["-0", "--", &format!("-{id}")]).stderr(Stdio::null()).status().unwrap();
+        // what a signal ended is there until its parent, or init, has looked
+        let begin = Instant::now();
+        while group().success() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "it runs on");
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub struct Adapter {
     pub cpu: bool,
     /// What programs are asked for.
     choice: String,
-    /// Where others of the machine have its name, so that programs must be told which it is.
+    /// Where the machine has other GPUs, so that PyTorch must be told which it is.
     pub pci: Option<String>,
     /// The machine's first, which programs take that choose their device themselves.
     first: bool,
@@ -56,14 +56,17 @@ pub fn choose(found: &[AdapterInfo], wanted: &str) -> Vec<Adapter> {
         found[..*i].iter().any(|b| b.name == a.name && (a.pci.is_none() || a.pci == b.pci))
     };
     let chosen: Vec<(usize, &AdapterInfo)> = chosen.filter(|a| !hidden(a)).collect();
+    let gpus = found.iter().enumerate().filter(|a| a.1.kind != "CPU" && !hidden(a)).count();
     let adapter = |&(i, a): &(usize, &AdapterInfo)| {
-        let namesakes = |all: &mut dyn Iterator<Item = &AdapterInfo>| all.filter(|b| b.name == a.name).count() > 1;
-        let pci = a.pci.clone().filter(|_| namesakes(&mut found.iter()));
-        let name = match &pci {
-            Some(pci) if namesakes(&mut chosen.iter().map(|(_, b)| *b)) => format!("{} ({pci})", a.name),
+        let namesakes = chosen.iter().filter(|(_, b)| b.name == a.name).count();
+        let name = match &a.pci {
+            Some(pci) if namesakes > 1 => format!("{} ({pci})", a.name),
             _ => a.name.clone(),
         };
-        let choice = pci.clone().unwrap_or_else(|| a.name.clone());
+        // an address tells more than a name, unless another driver shows the same card before
+        let first = |pci: &String| found.iter().position(|b| b.pci.as_ref() == Some(pci)) == Some(i);
+        let choice = a.pci.clone().filter(first).unwrap_or_else(|| a.name.clone());
+        let pci = a.pci.clone().filter(|_| gpus > 1);
         Adapter { name, driver: a.driver.clone(), cpu: a.kind == "CPU", choice, pci, first: i == 0 }
     };
     chosen.iter().map(adapter).collect()
@@ -108,15 +111,17 @@ impl Programs {
     }
 
     /// Where what compiled for a cell is kept: there is such a folder once its program began to.
-    pub fn kept(&self, cell: &Cell) -> PathBuf {
-        self.scratch.join(cell.to_string().replace('/', "-"))
+    pub fn kept(&self, cell: &Cell, adapter: &Adapter) -> PathBuf {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        let of_adapter = adapter.choice.chars().map(plain).collect::<String>();
+        self.scratch.join(of_adapter).join(cell.to_string().replace('/', "-"))
     }
 
     /// What runs a cell. PyTorch's is held after its first run where others begin at once, and compiles on its share of the
     /// machine's threads.
     pub fn cell(&self, cell: &Cell, adapter: &Adapter, start: Start) -> Result<Command, String> {
         let Start { runs, others, keeps } = start;
-        let kept = self.kept(keeps);
+        let kept = self.kept(keeps, adapter);
         let mut command = match cell.program {
             Program::Kiln => {
                 let mut command = self.seed_models(adapter)?;
@@ -252,6 +257,27 @@ mod tests {
             "{}",
             typed(&command)
         );
+    }
+
+    #[test]
+    fn cards_of_other_names_are_told_apart_too() {
+        let found = [
+            info("GeForce RTX 3060 Ti", "discrete GPU", Some("0000:01:00.0")),
+            info("GeForce RTX 3060", "discrete GPU", Some("0000:02:00.0")),
+            // the first once more, by another driver
+            info("GeForce RTX", "discrete GPU", Some("0000:01:00.0")),
+            info("llvmpipe", "CPU", None),
+        ];
+        let all = choose(&found, "all");
+        let told: Vec<(&str, Option<&str>)> = all.iter().map(|a| (a.choice.as_str(), a.pci.as_deref())).collect();
+        let [one, other] = ["0000:01:00.0", "0000:02:00.0"].map(|pci| (pci, Some(pci)));
+        assert_eq!(told, [one, other, ("GeForce RTX", Some("0000:01:00.0")), ("llvmpipe", None)]);
+        let alone = &choose(&found[1..2], "best")[0];
+        assert_eq!((alone.choice.as_str(), alone.pci.as_deref()), ("0000:02:00.0", None));
+        // each begins with nothing that another card's program kept
+        let (programs, cell) = (programs(Path::new("")), cell("kiln/wide/full/he/infer/fused/highest"));
+        let kept = |adapter| programs.kept(&cell, adapter);
+        assert!(kept(&all[0]) != kept(&all[1]) && kept(&all[0]).is_relative(), "{:?}", kept(&all[0]));
     }
 
     #[test]

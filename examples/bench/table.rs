@@ -4,7 +4,7 @@
 use crate::cell::{Cell, Class, Measurement, Outcome, Program, Record};
 use crate::line::Measured;
 use crate::matrix;
-use crate::sizes::Sizes;
+use crate::sizes::{Scale, Sizes};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -15,10 +15,14 @@ pub struct Peak {
     pub bytes: f64,
 }
 
-/// All cells of one adapter.
+/// All cells of one adapter and scale.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Table {
     pub adapter: String,
+    /// Its name, with the scale where others have it.
+    #[serde(skip)]
+    pub name: String,
+    pub scale: Scale,
     pub driver: String,
     /// Of the last run that measured it.
     pub peak: Option<Peak>,
@@ -63,37 +67,40 @@ impl Row {
     }
 }
 
-/// A table an adapter, in the order in which adapters come. Of a cell that one run has several times the last one stands;
+/// A table an adapter and scale, in the order in which they come. Of a cell that one run has several times the last one stands;
 /// of one that several runs have, each run's, or with `supersede` the last run's alone.
 pub fn tables(records: &[Record], supersede: bool) -> Result<Vec<Table>, String> {
     let mut tables: Vec<Table> = Vec::new();
     let mut peaks: BTreeMap<(&str, &str), Peak> = BTreeMap::new();
-    let mut latest: BTreeMap<(&str, &str, &str), (usize, &Measurement)> = BTreeMap::new();
+    let mut last_peak: BTreeMap<&str, Peak> = BTreeMap::new();
+    let mut latest: BTreeMap<(&str, &str, &str), (Cell, &Measurement, usize)> = BTreeMap::new();
     for (place, record) in records.iter().enumerate() {
-        let (adapter, driver) = match record {
-            Record::Run { .. } => continue,
-            Record::Peak { adapter, driver, .. } => (adapter, driver),
-            Record::Cell(m) => (&m.adapter, &m.driver),
-        };
-        let at = tables.iter().position(|t| t.adapter == *adapter).unwrap_or_else(|| {
-            let (adapter, driver) = (adapter.clone(), driver.clone());
-            tables.push(Table { adapter, driver, peak: None, runs: Vec::new(), rows: Vec::new() });
-            tables.len() - 1
-        });
         match record {
             Record::Run { .. } => {}
-            Record::Peak { run, flops, bytes, .. } => {
+            Record::Peak { adapter, run, flops, bytes, .. } => {
                 let peak = Peak { flops: *flops, bytes: *bytes };
                 peaks.insert((adapter, run), peak);
-                tables[at].peak = Some(peak);
+                last_peak.insert(adapter, peak);
             }
-            Record::Cell(m) => drop(latest.insert((adapter, &m.id, &m.run), (place, m))),
+            Record::Cell(m) => {
+                let cell: Cell = m.id.parse()?;
+                let scale = cell.scale;
+                if tables.iter().all(|t| (&t.adapter, t.scale) != (&m.adapter, scale)) {
+                    let (adapter, name, driver) = (m.adapter.clone(), m.adapter.clone(), m.driver.clone());
+                    tables.push(Table { adapter, name, scale, driver, peak: None, runs: Vec::new(), rows: Vec::new() });
+                }
+                latest.insert((&m.adapter, &m.id, &m.run), (cell, m, place));
+            }
         }
     }
+    let adapters: Vec<String> = tables.iter().map(|t| t.adapter.clone()).collect();
     for table in &mut tables {
-        let of_adapter = latest.iter().filter(|((adapter, ..), _)| **adapter == *table.adapter);
-        let all = of_adapter.map(|(_, (place, m))| Ok((m.id.parse::<Cell>()?, *m, *place)));
-        let mut all = all.collect::<Result<Vec<_>, String>>()?;
+        if adapters.iter().filter(|a| **a == table.adapter).count() > 1 {
+            table.name = format!("{}, {} sizes", table.adapter, table.scale);
+        }
+        table.peak = last_peak.get(&*table.adapter).copied();
+        let all = latest.values().filter(|(c, m, _)| m.adapter == table.adapter && c.scale == table.scale).cloned();
+        let mut all: Vec<(Cell, &Measurement, usize)> = all.collect();
         all.sort_by(|(a, _, at), (b, _, bt)| order(a).cmp(&order(b)).then(at.cmp(bt)));
         let last = |(c, _, at): &&(Cell, &Measurement, usize)| all.iter().all(|(d, _, bt)| c != d || bt <= at);
         let shown = all.iter().filter(|cell| !supersede || last(cell));
@@ -206,6 +213,22 @@ mod tests {
         assert_eq!(ratio(&table, "pytorch/wide/full/he/infer/eager/f32"), Some(("graph".into(), 0.8)));
         assert_eq!(ratio(&table, "kiln/wide/full/he/infer/recorded/highest"), Some(("compile".into(), 0.25)));
         assert_eq!(ratio(&table, "kiln/wide/full/default/infer/fused/highest"), None);
+    }
+
+    #[test]
+    fn small_and_full_sizes_have_tables_of_their_own() {
+        let of = |id: &str, ms| Record::Cell(measurement(id, "one", ms));
+        let full = [of("kiln/wide/full/he/infer/fused/highest", 18.0), peak("one")];
+        let small =
+            [of("pytorch/wide/small/he/infer/eager/f32", 1.0), of("kiln/wide/small/he/infer/fused/highest", 2.0)];
+        let [alone] = tables(&small, false).unwrap().try_into().unwrap();
+        assert_eq!(alone.name, "adapter");
+        let both = tables(&[&full[..], &small].concat(), false).unwrap();
+        let names: Vec<(&str, usize, bool)> =
+            both.iter().map(|t| (t.name.as_str(), t.rows.len(), t.peak.is_some())).collect();
+        assert_eq!(names, [("adapter, full sizes", 1, true), ("adapter, small sizes", 2, true)]);
+        assert_eq!(ratio(&both[0], "kiln/wide/full/he/infer/fused/highest"), None);
+        assert_eq!(ratio(&both[1], "kiln/wide/small/he/infer/fused/highest"), Some(("eager".into(), 0.5)));
     }
 
     #[test]

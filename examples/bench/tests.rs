@@ -123,6 +123,15 @@ fn a_run_is_resumed_and_put_together() {
     assert!(folder.path().join("other/t-deep.svg").is_file());
     let words = "expected lines of JSON, a cell each, as a run writes them; found none";
     assert_eq!(table("out/r.md", "other").unwrap_err(), format!("{}: {words}", at("out/r.md")));
+    std::fs::copy(at("out/r.jsonl"), at("other/r.jsonl")).unwrap();
+    let both = assemble("t", &[at("out/r.jsonl").into(), at("other/r.jsonl").into()], false, at("other").as_ref());
+    let words = "are both of a run r, and ratios are of cells of one run";
+    assert!(both.clone().unwrap_err().contains(words), "{both:?}");
+    // without the last line's end, as an editor may leave it
+    let text = std::fs::read_to_string(at("out/r.jsonl")).unwrap();
+    std::fs::write(at("out/r.jsonl"), text.trim_end()).unwrap();
+    measure(&args(&["--resume", "--models", "wide", "--only", "kiln/*/*/*/infer/fused"])).unwrap();
+    assert_eq!(cells(), 2 * (2 + others) + 2, "a line was lost");
     assert!(folder.path().join("out/r.json").is_file());
 }
 

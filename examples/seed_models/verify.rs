@@ -4,7 +4,7 @@
 //! side than f64; in a deep model a single one moves all gradients before it by a thousandth. So the reference takes the
 //! gradient on the device's side of every ReLU, and those where the sides differ are counted and must lie near 0.
 
-use crate::args::Args;
+use crate::args::{Args, ModeArg, PrecisionArg};
 use crate::measure::counter;
 use crate::models::Work;
 use crate::row::write_json;
@@ -181,6 +181,20 @@ struct Gradient {
 
 /// Prints how far each gradient is.
 pub fn print_gradients(args: &Args, session: &Session) -> Result<(), Box<dyn Error>> {
+    if args.precision == PrecisionArg::F16 {
+        return Err(
+            "--phase train --verify compares gradients in f32: expected --precision highest, high or medium, got f16, \
+                    which scales its loss as it trains; leave --verify out to train in f16"
+                .into(),
+        );
+    }
+    if args.mode.contains(&ModeArg::Tuned) || args.tune {
+        return Err(
+            "--phase train --verify times nothing: expected --mode eager, recorded or fused, got tuned, whose \
+                    candidates are compared with each other as they are timed"
+                .into(),
+        );
+    }
     println!("{:<8} {:<8} {:<9} {:<54} error", "model", "init", "mode", "gradient of");
     let most = args.precision.tolerances();
     let mut rows = Vec::new();
