@@ -17,8 +17,7 @@ use crate::debug::{level, show};
 use crate::error::Error;
 use crate::fuse::FuseReport;
 use crate::gpu::{
-    AdapterChoice, AdapterInfo, Content, Executable, ExecutableOptions, Finished, Gpu, Host, Pending, Profiling,
-    Submission,
+    AdapterChoice, AdapterInfo, Executable, ExecutableOptions, Finished, Gpu, Host, Pending, Profiling, Submission,
 };
 use crate::graph::{DType, Graph, TensorType};
 use crate::kernel::Choices;
@@ -31,7 +30,7 @@ use crate::trace::{Clock, Frame, HostSpan, Trace};
 use crate::tune::{CompileMode, TuneOptions};
 use std::collections::BTreeMap;
 use std::time::Instant;
-use weights::{contents, contents_ahead};
+use weights::{check, contents, contents_ahead};
 
 /// How a graph is run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -313,16 +312,14 @@ impl Program {
             .wait_profiled()
     }
 
-    /// Gives every parameter a new value ahead of the next run.
+    /// Gives every parameter a new value ahead of the next run: no run, of another thread either, has some of them.
     ///
     /// # Errors
-    /// If a parameter is missing, of another shape or no float where one is wanted; if the device fails.
+    /// If a parameter is missing, of another shape or no float where one is wanted: then none has changed. If the device
+    /// fails.
     pub fn write_parameters(&self, params: &dyn ParamSource) -> Result<(), Error> {
-        for content in contents(&self.compiled, params) {
-            let Content { buffer, offset, bytes } = content?;
-            self.executable.write(buffer, offset, &bytes)?;
-        }
-        Ok(())
+        check(&self.compiled, params)?;
+        self.executable.write_all(contents(&self.compiled, params))
     }
 
     /// The names of its states: what stays on the device between runs, trained parameters under their storages' names.
@@ -435,7 +432,9 @@ fn checked_input<'a>(
     }
     for bound in &port.port.bounds {
         let signed = tensor.dtype() == DType::I32;
-        for (element, word) in tensor.bytes().chunks_exact(4).enumerate() {
+        let words = tensor.bytes().chunks_exact(4).enumerate();
+        let read = |element: &usize| bound.elements.as_ref().is_none_or(|all| all.iter().any(|r| r.contains(element)));
+        for (element, word) in words.filter(|(element, _)| read(element)) {
             let word = [word[0], word[1], word[2], word[3]];
             let value = if signed { i64::from(i32::from_le_bytes(word)) } else { i64::from(u32::from_le_bytes(word)) };
             if !bound.allows(value) {
@@ -484,13 +483,17 @@ impl Run<'_> {
     /// whatever runs follow.
     ///
     /// # Errors
-    /// If there is no such output or it is not kept.
+    /// If there is no such output, it is not kept, or the run gives nothing back.
     pub fn kept(&self, name: &str) -> Result<DeviceTensor, Error> {
         let ports = &self.program.executable.recording().outputs;
         let port = find("output", ports, name)?;
         let position = ports.iter().position(|p| p.port.name == name);
         let kept = position.and_then(|i| self.pending.kept(i));
-        let kept = kept.ok_or_else(|| unknown("output", "is not kept on the device", ports, name))?;
+        let why = match port.port.keep {
+            true => "was not kept by this run, which gives nothing back",
+            false => "is not kept on the device",
+        };
+        let kept = kept.ok_or_else(|| unknown("output", why, ports, name))?;
         Ok(DeviceTensor::new(kept, port.port.ty.clone()))
     }
 

@@ -167,6 +167,105 @@ fn e03_states_that_take_views_of_themselves_and_of_each_other() {
 }
 
 #[test]
+fn e03_a_state_that_keeps_what_another_was() {
+    let Some(session) = session() else { return };
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[2])).unwrap();
+    let (h, history) = (b.state("h", f32(&[2])).unwrap(), b.state("history", f32(&[6])).unwrap());
+    let old = b.slice(history, 0, 2, 4).unwrap();
+    let next = b.concat(&[old, h], 0).unwrap();
+    b.update(history, next).unwrap();
+    let sum = b.add(h, x).unwrap();
+    b.update(h, sum).unwrap();
+    let graph = b.finish().unwrap();
+    for mode in MODES {
+        let program = session.compile(&graph, &Named::new(), &poisoned(mode)).unwrap_or_else(|e| panic!("{mode}: {e}"));
+        for step in 1..=4 {
+            program.run(&[("x", &Tensor::f32([2], &[1.0, 10.0]))]).unwrap();
+            let was = |back: i32| [1.0, 10.0].map(|x| x * (step - back).max(0) as f32);
+            let want = [was(3), was(2), was(1)].concat();
+            assert_eq!(program.read_state("history").unwrap().to_f32(), want, "{mode} step {step}");
+            assert_eq!(program.read_state("h").unwrap().to_f32(), was(0), "{mode} step {step}");
+        }
+    }
+}
+
+#[test]
+fn e03_a_state_read_through_other_dimensions_is_updated_in_place() {
+    let Some(session) = session() else { return };
+    for dims in [&[1, 3][..], &[1, 2, 3]] {
+        let n: usize = dims.iter().product();
+        let mut b = Builder::new();
+        let (x, s) = (b.input("x", f32(dims)).unwrap(), b.state("s", f32(dims)).unwrap());
+        let flat = b.reshape(s, dims[1..].to_vec()).unwrap();
+        let next = b.add(flat, x).unwrap();
+        b.update(s, next).unwrap();
+        let graph = b.finish().unwrap();
+        let x: Vec<f32> = (1..=n).map(|i| i as f32).collect();
+        for mode in MODES {
+            let program = session.compile(&graph, &Named::new(), &poisoned(mode)).unwrap();
+            for step in 1..=3 {
+                program.run(&[("x", &Tensor::f32(dims.to_vec(), &x))]).unwrap();
+                let want: Vec<f32> = x.iter().map(|x| x * step as f32).collect();
+                assert_eq!(program.read_state("s").unwrap().to_f32(), want, "{mode} step {step}");
+            }
+        }
+    }
+}
+
+#[test]
+fn e03_parameters_that_runs_replace_are_read_as_they_are_now() {
+    let Some(session) = session() else { return };
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[4, 8])).unwrap();
+    let layer = |b: &mut Builder, name: &str| {
+        let (w, new) =
+            (b.parameter(name, f32(&[8, 8])).unwrap(), b.input(&format!("new {name}"), f32(&[8, 8])).unwrap());
+        let y = b.linear(x, w, None).unwrap();
+        b.update(w, new).unwrap();
+        y
+    };
+    let (one, other) = (layer(&mut b, "one"), layer(&mut b, "other"));
+    let y = b.add(one, other).unwrap();
+    b.output("y", y).unwrap();
+    let graph = b.finish().unwrap();
+    let all = |x: f32| Tensor::f32([8, 8], &[x; 64]);
+    let params = Named::from([("one".to_owned(), all(1.0)), ("other".to_owned(), all(2.0))]);
+    let x = Tensor::f32([4, 8], &[1.0; 32]);
+    for mode in MODES {
+        let program = session.compile(&graph, &params, &poisoned(mode)).unwrap();
+        for (run, want) in [24.0, 240.0, 240.0].into_iter().enumerate() {
+            let inputs = [("x", &x), ("new one", &all(10.0)), ("new other", &all(20.0))];
+            assert_eq!(program.run(&inputs).unwrap()["y"].to_f32(), [want; 32], "{mode} run {run}");
+        }
+    }
+}
+
+#[test]
+fn an_input_is_bounded_where_it_indexes_alone() {
+    let mut b = Builder::new();
+    let ids = b.input("ids", TensorType::new(DType::I32, [3, 4])).unwrap();
+    for (name, rows, start) in [("users", 10, 0), ("items", 100, 1), ("more users", 10, 2)] {
+        let table = b.parameter(name, f32(&[rows, 2])).unwrap();
+        let column = b.slice(ids, 1, start, 1).unwrap();
+        let y = b.embedding(table, column).unwrap();
+        b.output(&format!("of {name}"), y).unwrap();
+    }
+    let graph = b.finish().unwrap();
+    let ranges = |starts: &[usize], len| Some(starts.iter().map(|start| *start..start + len).collect::<Vec<_>>());
+    let bounds: Vec<_> = graph.index_bounds().into_iter().map(|(_, b)| (b.count, b.elements)).collect();
+    assert_eq!(bounds, [(10, ranges(&[0, 2, 4, 6, 8, 10], 1)), (100, ranges(&[1, 5, 9], 1))]);
+    let Some(session) = session() else { return };
+    let params: Named =
+        graph.layout.iter().map(|(_, s)| (s.name.clone(), Tensor::zeros(f32(s.shape.dims())))).collect();
+    let program = session.compile(&graph, &params, &CompileOptions::default()).unwrap();
+    let run = |ids: [i32; 12]| program.run(&[("ids", &Tensor::i32([3, 4], &ids))]);
+    run([9, 50, 9, -1, 0, 99, 0, 1000, 0, 0, 0, 0]).unwrap();
+    let error = run([0, 0, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0]).unwrap_err().to_string();
+    assert!(error.contains("takes 0 to 9"), "{error}");
+}
+
+#[test]
 fn e03_one_value_for_two_states() {
     let Some(session) = session() else { return };
     let mut b = Builder::new();

@@ -363,6 +363,22 @@ fn softmax_written_out_is_one_op() -> Result {
 }
 
 #[test]
+fn what_is_stretched_on_the_way_is_no_softmax() -> Result {
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[1, 4]))?;
+    let max = b.reduce(Reduction::Max, x, &[1], true)?;
+    let max = b.broadcast(max, [5, 1])?;
+    let shifted = b.sub(x, max)?;
+    let e = b.unary(Unary::Exp, shifted)?;
+    let sum = b.reduce(Reduction::Sum, e, &[1], true)?;
+    let y = b.div(e, sum)?;
+    b.output("y", y)?;
+    let graph = b.finish()?;
+    assert_eq!(lifted(&graph)?.0, graph);
+    Ok(())
+}
+
+#[test]
 fn a_division_by_another_sum_is_no_softmax() -> Result {
     let mut b = Builder::new();
     let x = b.input("x", f32(&[4, 4]))?;

@@ -34,6 +34,8 @@ impl Counters {
 struct Faults {
     lost: Option<String>,
     refused: Option<String>,
+    /// Memory for a copy or for timestamps; that of this once, and of the call that asks next.
+    exhausted: Option<String>,
 }
 
 /// An open device. Clones share it.
@@ -74,7 +76,12 @@ impl Gpu {
         let faults = Arc::new(Mutex::new(Faults::default()));
         let seen = Arc::clone(&faults);
         device.on_uncaptured_error(Arc::new(move |e: wgpu::Error| {
-            lock(&seen).refused.get_or_insert(e.to_string());
+            let mut faults = lock(&seen);
+            let kind = match e {
+                wgpu::Error::OutOfMemory { .. } => &mut faults.exhausted,
+                _ => &mut faults.refused,
+            };
+            kind.get_or_insert(e.to_string());
         }));
         let seen = Arc::clone(&faults);
         device.set_device_lost_callback(move |reason, words| {
@@ -145,9 +152,12 @@ impl Gpu {
 
     /// Fails if the device is lost or has refused something.
     pub(super) fn check(&self) -> Result<(), GpuError> {
-        let faults = lock(&self.faults);
+        let mut faults = lock(&self.faults);
         if let Some(reason) = &faults.lost {
             return Err(GpuError::Lost { reason: reason.clone() });
+        }
+        if let Some(reason) = faults.exhausted.take() {
+            return Err(GpuError::Staging { reason });
         }
         match &faults.refused {
             Some(reason) => Err(GpuError::Refused { reason: reason.clone() }),

@@ -34,6 +34,14 @@ pub enum GpuError {
         /// Bytes of the whole program.
         total: u64,
     },
+    /// The device has no memory left for what is copied to it or measured.
+    #[error(
+        "out of device memory for a copy or for timestamps ({reason}); what it was for may be incomplete: give it anew, with a smaller size or after freeing other programs"
+    )]
+    Staging {
+        /// wgpu's words.
+        reason: String,
+    },
     /// A buffer is larger than the device allows.
     #[error(
         "buffer \"{buffer}\" of {bytes} bytes, but this device's largest buffer is {limit} bytes; use a smaller size or another adapter"

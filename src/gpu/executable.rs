@@ -164,6 +164,19 @@ impl Executable {
         write_buffer(&self.gpu, &self.buffers[buffer.0], offset, bytes)
     }
 
+    /// Writes all ahead of the next run.
+    ///
+    /// # Errors
+    /// The first of the contents' own; if the device fails.
+    pub fn write_all<E: From<GpuError>>(&self, contents: impl Iterator<Item = Result<Content, E>>) -> Result<(), E> {
+        let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+        for content in contents {
+            let Content { buffer, offset, bytes } = content?;
+            write_buffer(&self.gpu, &self.buffers[buffer.0], offset, &bytes)?;
+        }
+        Ok(())
+    }
+
     /// Copies what lies on this device into a buffer ahead of the next run, whole words of it.
     ///
     /// # Errors

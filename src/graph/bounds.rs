@@ -2,6 +2,7 @@
 
 use super::{Graph, NodeId, Op, ValueId};
 use std::fmt;
+use std::ops::Range;
 
 /// Which values an integer input may hold: at least 0 and less than a count.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,6 +13,8 @@ pub struct IndexBound {
     pub of: Indexed,
     /// The name of the node that reads it.
     pub reader: String,
+    /// The elements that are read so, in order and apart; `None` where all are.
+    pub elements: Option<Vec<Range<usize>>>,
 }
 
 /// What an integer input tells apart.
@@ -50,6 +53,20 @@ impl fmt::Display for IndexBound {
     }
 }
 
+/// The elements that are in one or the other, `None` being all.
+fn joined(a: Option<Vec<Range<usize>>>, b: Option<Vec<Range<usize>>>, all: usize) -> Option<Vec<Range<usize>>> {
+    let mut ranges: Vec<Range<usize>> = a?.into_iter().chain(b?).filter(|r| !r.is_empty()).collect();
+    ranges.sort_by_key(|r| r.start);
+    let mut apart: Vec<Range<usize>> = Vec::new();
+    for range in ranges {
+        match apart.last_mut().filter(|last| range.start <= last.end) {
+            Some(last) => last.end = last.end.max(range.end),
+            None => apart.push(range),
+        }
+    }
+    (apart.len() != 1 || apart[0] != (0..all)).then_some(apart)
+}
+
 impl Graph {
     /// What each integer input may hold where it indexes something, by the first node that asks for it.
     pub fn index_bounds(&self) -> Vec<(NodeId, IndexBound)> {
@@ -69,19 +86,44 @@ impl Graph {
                 }
                 _ => continue,
             };
-            let Some(input) = self.moved_input(index) else { continue };
-            if !bounds.iter().any(|(i, b)| *i == input && b.count == count && b.of == of) {
-                bounds.push((input, IndexBound { count, of, reader: node.name.clone() }));
+            let Some((input, elements)) = self.moved_input(index) else { continue };
+            let all = self.shape(input.into()).elements();
+            match bounds.iter_mut().find(|(i, b)| *i == input && b.count == count && b.of == of) {
+                Some((_, bound)) => bound.elements = joined(bound.elements.take(), elements, all),
+                None => {
+                    let elements = joined(Some(Vec::new()), elements, all);
+                    bounds.push((input, IndexBound { count, of, reader: node.name.clone(), elements }));
+                }
             }
         }
         bounds
     }
 
-    /// The input that a value is, unchanged but for ops that only move elements.
-    fn moved_input(&self, mut value: ValueId) -> Option<NodeId> {
-        while self.producer(value).op.is_view() {
-            value = self.producer(value).inputs[0];
+    /// The input that a value is, unchanged but for ops that only move elements, and which of its elements, if not all.
+    /// None is known of a slice of what was turned or stretched before.
+    fn moved_input(&self, value: ValueId) -> Option<(NodeId, Option<Vec<Range<usize>>>)> {
+        let node = self.producer(value);
+        if node.op == Op::Input {
+            return Some((value.node, None));
         }
-        (self.producer(value).op == Op::Input).then_some(value.node)
+        if !node.op.is_view() {
+            return None;
+        }
+        let Op::Slice { axis, start, len } = node.op else { return self.moved_input(node.inputs[0]) };
+        let mut from = node.inputs[0];
+        while let Op::Reshape(_) | Op::Recompute(_) = self.producer(from).op {
+            from = self.producer(from).inputs[0];
+        }
+        // slices of slices are known along dimension 0, where they are one range
+        let first = match (&self.producer(from).op, self.moved_input(from)?) {
+            (Op::Input, _) => 0,
+            (Op::Slice { .. }, (_, Some(ranges))) if ranges.len() == 1 => ranges[0].start,
+            _ => return None,
+        };
+        let dims = self.shape(node.inputs[0]).dims();
+        let inner: usize = dims[axis + 1..].iter().product();
+        let outer: usize = dims[..axis].iter().product();
+        let at = |i: usize| first + (i * dims[axis] + start) * inner;
+        Some((self.moved_input(from)?.0, Some((0..outer).map(|i| at(i)..at(i) + len * inner).collect())))
     }
 }

@@ -78,8 +78,14 @@ impl StateUses {
                 self.looks.insert(id.into(), view);
                 continue;
             }
-            // a concat that is never made reads nothing
+            // a concat that is never made reads nothing where it stands: its parts are copied at the end, those of other
+            // states too
             if self.is_parts(graph, id.into()) {
+                let own = self.targets[&id.into()].state;
+                let others = node.inputs.iter().filter_map(|v| self.looks.get(v)).filter(|look| look.state != own);
+                for look in others {
+                    self.reads.entry(look.state).or_default().push(NodeId(graph.nodes().len()));
+                }
                 continue;
             }
             for look in node.inputs.iter().filter_map(|v| self.looks.get(v)) {

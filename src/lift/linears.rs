@@ -41,7 +41,9 @@ fn groups(graph: &Graph) -> Vec<Vec<NodeId>> {
     }
     let mut groups: BTreeMap<(ValueId, bool), Vec<NodeId>> = BTreeMap::new();
     for (id, node) in graph.nodes().filter(|(_, n)| n.op == Op::Linear) {
-        let own = node.inputs[1..].iter().all(|v| storage(graph, *v).is_some_and(|s| readers[&s] == 1));
+        // what runs update stays where its update writes it
+        let alone = |v: &ValueId| !graph.is_state(v.node) && storage(graph, *v).is_some_and(|s| readers[&s] == 1);
+        let own = node.inputs[1..].iter().all(alone);
         if own {
             groups.entry((node.inputs[0], node.inputs.len() == 3)).or_default().push(id);
         }

@@ -7,10 +7,12 @@ use crate::graph::{Binary, Graph, GraphError, Node, Op, Reduction, Report, Rewri
 pub(super) fn norms(graph: &Graph, report: &mut Report) -> Result<Graph, GraphError> {
     let mut r = Rewriter::new(graph);
     for (id, node) in graph.nodes() {
-        if let Some((x, axis)) = softmax(graph, id.into()) {
+        // what was broadcast on the way to more elements than x has is none
+        let whole = |x: ValueId| graph.shape(x) == graph.shape(id.into());
+        if let Some((x, axis)) = softmax(graph, id.into()).filter(|(x, _)| whole(*x)) {
             r.replace(id, Op::Softmax(axis), vec![x])?;
             report.add("softmax", format!("{}: exp(x − max) / sum → one softmax", node.name));
-        } else if let Some((eps, inputs)) = layernorm(graph, id.into()) {
+        } else if let Some((eps, inputs)) = layernorm(graph, id.into()).filter(|(_, inputs)| whole(inputs[0])) {
             r.replace(id, Op::LayerNorm(eps), inputs)?;
             report.add("layernorm", format!("{}: (x − mean) / sqrt(var + ε) · γ + β → one layernorm", node.name));
         } else {

@@ -96,7 +96,8 @@ fn chains(graph: &Graph) -> Vec<Vec<Layer>> {
         let x = graph.shape(node.inputs[0]);
         let n = x.last();
         let square = x.rank() > 1 && x.elements() > 0 && graph.shape(node.inputs[1]).dims() == [n, n];
-        let own = |v: &ValueId| storage(graph, *v).is_some_and(|s| readers[&s] == 1);
+        // what runs update stays where its update writes it
+        let own = |v: &ValueId| !graph.is_state(v.node) && storage(graph, *v).is_some_and(|s| readers[&s] == 1);
         let fits = square && n >= LEAST_WIDTH && n.is_multiple_of(STEP);
         if !fits || !node.inputs[1..].iter().all(own) {
             return None;

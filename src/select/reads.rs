@@ -1,6 +1,6 @@
 //! In: a graph; out: [`Reads`], who reads each value last. Knows of an op only whether it is a view.
 
-use crate::graph::{Graph, NodeId, ValueId};
+use crate::graph::{Graph, NodeId, StateUses, ValueId};
 use std::collections::HashMap;
 
 /// Who reads a value last, a view of it included.
@@ -12,17 +12,20 @@ pub(super) struct Reads {
 }
 
 impl Reads {
-    pub fn of(graph: &Graph) -> Reads {
+    pub fn of(graph: &Graph, states: &StateUses) -> Reads {
+        let end = NodeId(graph.nodes().len());
         let mut reads = Reads { root: HashMap::new(), last: HashMap::new() };
         for (id, node) in graph.nodes() {
+            // parts of a state's new value are copied at the end
+            let at = if states.is_parts(graph, id.into()) { end } else { id };
             for value in &node.inputs {
-                reads.last.insert(reads.root(*value), id);
+                let last = reads.last.entry(reads.root(*value)).or_insert(at);
+                *last = at.max(*last);
             }
             if node.op.is_view() {
                 reads.root.insert(id.into(), reads.root(node.inputs[0]));
             }
         }
-        let end = NodeId(graph.nodes().len());
         for value in graph.outputs().iter().map(|o| o.value).chain(graph.updates().iter().map(|u| u.1)) {
             reads.last.insert(reads.root(value), end);
         }

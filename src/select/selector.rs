@@ -38,7 +38,7 @@ pub fn select(
         transposed: HashMap::new(),
         exponents: HashMap::new(),
         weights_exponents: HashMap::new(),
-        reads: Reads::of(graph),
+        reads: Reads::of(graph, &states),
         parts: Parts::of(graph, &states),
         concats: HashMap::new(),
         states,

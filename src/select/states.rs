@@ -77,6 +77,9 @@ impl Selector<'_> {
     pub(super) fn overwrite_state(&mut self, id: NodeId, output: usize, input: ValueId) -> Located {
         let located = self.locate(input);
         let value = ValueId { node: id, output };
+        // a look at the state may have other dimensions than what is made of it
+        let view = View { offset: located.view.offset, ..View::dense(self.graph.shape(value)) };
+        let located = Located { view, ..located };
         self.set(value, located.clone());
         self.placed.insert(value);
         located

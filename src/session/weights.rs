@@ -7,9 +7,11 @@
 use super::Compiled;
 use crate::error::Error;
 use crate::gpu::Content;
-use crate::graph::{DType, ParamLayout, TensorType};
+use crate::graph::{DType, ParamLayout, Part, TensorType};
 use crate::model::ParamSource;
 use crate::select::Weight;
+use crate::tensor::Tensor;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -82,6 +84,35 @@ struct Raw {
     turned: Option<(usize, usize, DType)>,
 }
 
+/// Fails if a parameter that a weight is made of is missing or does not fit.
+pub(super) fn check(compiled: &Compiled, params: &dyn ParamSource) -> Result<(), Error> {
+    let layout = &compiled.graph.layout;
+    for storage in compiled.selected.weights.iter().map(|weight| layout.get(weight.storage)) {
+        for part in &storage.parts {
+            given(part, storage.dtype, layout, params)?;
+        }
+    }
+    Ok(())
+}
+
+/// A parameter that fits.
+fn given<'a>(
+    part: &Part,
+    dtype: DType,
+    layout: &ParamLayout,
+    params: &'a dyn ParamSource,
+) -> Result<Cow<'a, Tensor>, Error> {
+    let expected = TensorType { dtype, shape: part.shape.clone() };
+    let Some(given) = params.get(&part.name) else {
+        return Err(Error::MissingParameter { name: part.name.clone(), expected, unused: unused(layout, params) });
+    };
+    let converts = given.dtype() == dtype || given.dtype().is_float() && dtype.is_float();
+    if given.shape() != &part.shape || !converts {
+        return Err(Error::ParameterType { name: part.name.clone(), expected, got: given.ty().clone() });
+    }
+    Ok(given)
+}
+
 /// A weight's storage, or those of its rows that are wanted: its parameters one after the other.
 fn gather(weight: &Weight, layout: &ParamLayout, params: &dyn ParamSource) -> Result<Raw, Error> {
     let storage = layout.get(weight.storage);
@@ -95,14 +126,7 @@ fn gather(weight: &Weight, layout: &ParamLayout, params: &dyn ParamSource) -> Re
     let mut bytes = Vec::with_capacity(wanted.len());
     let mut at = 0;
     for part in &storage.parts {
-        let expected = TensorType { dtype: storage.dtype, shape: part.shape.clone() };
-        let Some(given) = params.get(&part.name) else {
-            return Err(Error::MissingParameter { name: part.name.clone(), expected, unused: unused(layout, params) });
-        };
-        let converts = given.dtype() == storage.dtype || given.dtype().is_float() && storage.dtype.is_float();
-        if given.shape() != &part.shape || !converts {
-            return Err(Error::ParameterType { name: part.name.clone(), expected, got: given.ty().clone() });
-        }
+        let given = given(part, storage.dtype, layout, params)?;
         let cast = (given.dtype() != storage.dtype).then(|| given.cast(storage.dtype));
         let whole = cast.as_ref().map_or(given.bytes(), |cast| cast.bytes());
         let (from, to) = (wanted.start.max(at), wanted.end.min(at + whole.len()));

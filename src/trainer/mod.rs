@@ -275,7 +275,9 @@ impl Trainer {
     /// # Errors
     /// If the device fails.
     pub fn parameters(&self) -> Result<BTreeMap<String, Tensor>, Error> {
-        let mut all = self.lock().frozen.clone();
+        // held, so that all are of one step
+        let progress = self.lock();
+        let mut all = progress.frozen.clone();
         for (_, storage) in storages(&self.program.compiled().graph).filter(|(trained, _)| *trained) {
             let whole = self.program.read_state(&storage.name)?;
             all.extend(split(storage, "", &whole));

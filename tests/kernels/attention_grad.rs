@@ -223,7 +223,7 @@ fn everything_together_binds_eight_buffers() {
     // the lengths are known as such
     let bounds = cases.graph.index_bounds();
     let reader = "attention".to_owned();
-    assert_eq!(bounds, [(NodeId(4), IndexBound { count: 41, of: Indexed::Rows, reader })]);
+    assert_eq!(bounds, [(NodeId(4), IndexBound { count: 41, of: Indexed::Rows, reader, elements: None })]);
     let Some(session) = session() else { return };
     let limits = DeviceCaps { max_storage_buffers: 8, ..session.caps().clone() };
     let options = CompileOptions { limits: Some(limits), ..CompileOptions::default() };
