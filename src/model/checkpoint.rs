@@ -17,6 +17,9 @@ use std::path::{Path, PathBuf};
 /// The largest header that the format's reference reader accepts, bytes.
 const MAX_HEADER: u64 = 100_000_000;
 
+/// The largest number of steps that a trainer goes on from.
+const MOST_STEPS: u64 = 1 << 53;
+
 /// A safetensors file, mapped and validated. Nothing of a tensor is read before it is asked for.
 pub struct Checkpoint {
     path: PathBuf,
@@ -99,10 +102,11 @@ impl Checkpoint {
 
     /// A number of the metadata.
     pub(crate) fn number(&self, key: &'static str) -> Result<u64, CheckpointError> {
-        self.metadata(key).and_then(|word| word.parse().ok()).ok_or_else(|| CheckpointError::Metadata {
+        let number = self.metadata(key).and_then(|word| word.parse().ok());
+        number.filter(|n| key != "step" || *n <= MOST_STEPS).ok_or_else(|| CheckpointError::Metadata {
             path: self.path.clone(),
             key,
-            expected: "a number".into(),
+            expected: if key == "step" { format!("a number up to {MOST_STEPS}") } else { "a number".into() },
             got: self.metadata.get(key).cloned(),
             advice: "take a file that a trainer saved",
         })

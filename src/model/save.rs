@@ -42,6 +42,31 @@ impl Draft {
     }
 }
 
+impl Draft {
+    /// Puts two files in their places that belong together; where the second fails, what the first replaced is back.
+    pub fn publish_both(first: Draft, second: Draft) -> Result<(), CheckpointError> {
+        let mut name = first.path.file_name().unwrap_or_default().to_owned();
+        name.push(".before");
+        let (place, before) = (first.path.clone(), first.path.with_file_name(name));
+        let io = |source| CheckpointError::Io { path: place.clone(), source };
+        let replaces = place.is_file();
+        if replaces {
+            fs::rename(&place, &before).map_err(io)?;
+        }
+        let published = first.publish().and_then(|()| second.publish());
+        match (&published, replaces) {
+            (Ok(()), true) => fs::remove_file(&before).map_err(io)?,
+            (Err(_), true) => fs::rename(&before, &place).map_err(io)?,
+            (Err(_), false) => fs::remove_file(&place).or_else(|e| match e.kind() {
+                std::io::ErrorKind::NotFound => Ok(()),
+                _ => Err(io(e)),
+            })?,
+            (Ok(()), false) => {}
+        }
+        published
+    }
+}
+
 impl Drop for Draft {
     fn drop(&mut self) {
         // once published it is no longer there

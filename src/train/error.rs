@@ -61,6 +61,16 @@ pub enum TrainError {
         /// Its storage's name.
         name: String,
     },
+    /// An output or input has a name that a step gives to one of its own.
+    #[error("{kind} \"{name}\" has the name of a training step's own {own}; give it another in the forward graph")]
+    OwnName {
+        /// Output or input.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+        /// What has that name.
+        own: &'static str,
+    },
     /// A gradient does not exist.
     #[error(transparent)]
     Grad(#[from] GradError),

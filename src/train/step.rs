@@ -33,6 +33,7 @@ pub fn training_step(forward: &Graph, options: &TrainOptions) -> Result<Graph, T
     options.check()?;
     let loss_at = loss_output(forward)?;
     let trained = Trained::all(forward, options)?;
+    own_names(forward)?;
     let (narrow, copies) = match options.precision {
         Precision::F32 => (None, BTreeMap::new()),
         Precision::F16(_) if options.optimiser.is_adam() => {
@@ -141,6 +142,27 @@ fn loss_output(forward: &Graph) -> Result<usize, TrainError> {
         return Err(TrainError::LossType { got: got.clone() });
     }
     Ok(at)
+}
+
+/// What a step may report, and states that it may have, beside those that are called by their parameters.
+const OUTPUTS: [&str; 3] = ["grad_norm", "skipped", "loss_scale"];
+const STATES: [&str; 4] = ["skipped", "loss_scale", "good_steps", "optimiser.scalars"];
+
+/// Refuses names that a step takes, with any options: so that none changes what a name means.
+fn own_names(forward: &Graph) -> Result<(), TrainError> {
+    let outputs = forward.outputs().iter().map(|o| ("output", &o.name));
+    if let Some((kind, name)) = outputs.into_iter().find(|(_, name)| OUTPUTS.contains(&name.as_str())) {
+        return Err(TrainError::OwnName { kind, name: name.clone(), own: "output" });
+    }
+    for (_, node) in forward.nodes().filter(|(_, node)| node.op == Op::Input) {
+        let own = match node.name.as_str() {
+            name if STATES.contains(&name) => "state",
+            name if forward.layout.iter().any(|(_, storage)| storage.name == name) => "state, a parameter's",
+            _ => continue,
+        };
+        return Err(TrainError::OwnName { kind: "input", name: node.name.clone(), own });
+    }
+    Ok(())
 }
 
 /// The graph being made, and which of its nodes may run earlier than they stand.

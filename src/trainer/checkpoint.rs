@@ -8,10 +8,11 @@
 
 use super::{Progress, Trainer, split, storages};
 use crate::error::Error;
-use crate::graph::{ParamLayout, Storage};
+use crate::graph::{DType, ParamLayout, Storage};
 use crate::model::{Checkpoint, CheckpointError, Draft};
 use crate::tensor::Tensor;
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 
 const MODEL: &str = "model.safetensors";
@@ -39,20 +40,24 @@ impl Trainer {
             }
         }
         let word = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-        let mut words = BTreeMap::from([word("format", "pt"), word("step", &progress.steps.to_string())]);
+        let mut words = BTreeMap::from([
+            word("format", "pt"),
+            word("step", &progress.steps.to_string()),
+            // both files have it, so that those of two trainings are told apart at the same step
+            word("save", &format!("{:016x}", RandomState::new().hash_one(progress.steps))),
+        ]);
         let io = |source| CheckpointError::Io { path: folder.to_owned(), source };
         std::fs::create_dir_all(folder).map_err(io)?;
         let model = Draft::write(&folder.join(MODEL), &weights, &words)?;
         words.extend([word("optimiser", self.options.optimiser.name()), word("seed", &progress.seed.to_string())]);
         let optimiser = Draft::write(&folder.join(OPTIMISER), &others, &words)?;
-        optimiser.publish()?;
-        model.publish()?;
-        Ok(())
+        Ok(Draft::publish_both(optimiser, model)?)
     }
 
     /// Goes on from a folder that [`Trainer::save`] wrote: weights, moments, every other state, the number of steps and
     /// the seed of dropout are then as they were. The trainer must be of the same model, optimiser and frozen
-    /// parameters; how it is compiled, its learning rate and its micro-batches may differ.
+    /// parameters; how it is compiled, its learning rate, its micro-batches, its precision and whether it skips steps may
+    /// differ: what it counts for these begins anew where the file does not have it.
     ///
     /// # Errors
     /// If a file is missing, malformed, of another model or optimiser, or the two were not saved together; then
@@ -74,10 +79,20 @@ impl Trainer {
                 Place::Moments(moment, storage) => storage.parts.iter().for_each(|p| {
                     others.add(&format!("{moment}.{}", p.name), storage.dtype, p.shape.clone());
                 }),
+                // whether a training has them depends on options that may differ
+                Place::Other if is_counter(&state) && optimiser.shape(&format!("state.{state}")).is_none() => {}
                 Place::Other => {
                     let ty = self.program.state_type(&state)?;
                     others.add(&format!("state.{state}"), ty.dtype, ty.shape.clone());
                 }
+            }
+        }
+        for (counter, dtype) in COUNTERS {
+            let name = format!("state.{counter}");
+            if !self.program.states().any(|s| s == counter)
+                && let Some(shape) = optimiser.shape(&name)
+            {
+                others.add(&name, dtype, shape.clone());
             }
         }
         // what kind of file it is comes before its tensors' names, which follow from that
@@ -89,6 +104,9 @@ impl Trainer {
         let steps: u64 = optimiser.number("step")?;
         let seed: u64 = optimiser.number("seed")?;
         model.expect("step", &steps.to_string(), "take both files of one save")?;
+        if let Some(save) = optimiser.metadata("save") {
+            model.expect("save", save, "take both files of one save")?;
+        }
         let (weights, others) = (model.load_all(&parameters)?, optimiser.load_all(&others)?);
 
         let mut progress = self.lock();
@@ -101,9 +119,9 @@ impl Trainer {
                     self.program.write_state(&state, &whole)?;
                 }
                 Place::Other => {
-                    if let Some(value) = others.tensor(&format!("state.{state}")) {
-                        self.program.write_state(&state, &value)?;
-                    }
+                    let zeros = || Ok::<_, Error>(Tensor::zeros(self.program.state_type(&state)?.clone()));
+                    let value = others.tensor(&format!("state.{state}")).map_or_else(zeros, Ok)?;
+                    self.program.write_state(&state, &value)?;
                 }
             }
         }
@@ -132,6 +150,13 @@ impl Trainer {
         };
         self.program.states().map(|s| place(s.to_owned())).collect()
     }
+}
+
+/// What a training counts for some of its options, and is 0 at its begin.
+const COUNTERS: [(&str, DType); 3] = [("skipped", DType::U32), ("loss_scale", DType::F32), ("good_steps", DType::F32)];
+
+fn is_counter(state: &str) -> bool {
+    COUNTERS.iter().any(|(name, _)| *name == state)
 }
 
 /// Where a state goes.

@@ -150,12 +150,50 @@ fn a_save_that_fails_leaves_what_was_there() {
     assert!(trainer.save(dir.path().join("run")).is_err());
     assert_eq!(fs::read(dir.path().join("run/model.safetensors")).unwrap(), before);
     assert!(!dir.path().join("run/model.safetensors.part").exists());
+    // nor put in its place: the first one is as it was
+    fs::remove_dir(dir.path().join("run/optimizer.safetensors.part")).unwrap();
+    let optimiser = fs::read(dir.path().join("run/optimizer.safetensors")).unwrap();
+    fs::rename(dir.path().join("run/model.safetensors"), dir.path().join("model")).unwrap();
+    fs::create_dir_all(dir.path().join("run/model.safetensors/file")).unwrap();
+    assert!(trainer.save(dir.path().join("run")).is_err());
+    assert_eq!(fs::read(dir.path().join("run/optimizer.safetensors")).unwrap(), optimiser);
+    let left = || fs::read_dir(dir.path().join("run")).unwrap().count();
+    assert_eq!(left(), 2, "drafts and what was put aside are gone");
+    fs::remove_dir_all(dir.path().join("run/model.safetensors")).unwrap();
+    fs::rename(dir.path().join("model"), dir.path().join("run/model.safetensors")).unwrap();
+    trainer.load(dir.path().join("run")).unwrap();
+    trainer.save(dir.path().join("run")).unwrap();
+    assert_eq!(left(), 2);
+    // files of two saves at the same step
+    trainer.save(dir.path().join("other")).unwrap();
+    fs::copy(dir.path().join("other/model.safetensors"), dir.path().join("run/model.safetensors")).unwrap();
+    let error = trainer.load(dir.path().join("run")).unwrap_err().to_string();
+    assert!(error.contains("save") && error.contains("take both files of one save"), "{error}");
     let bools = Named::from([("mask".to_owned(), Tensor::zeros(kiln::TensorType::new(kiln::DType::Bool, [2])))]);
     let error = kiln::model::save(dir.path().join("bools"), &bools).unwrap_err().to_string();
     assert!(
         error.ends_with("bools: \"mask\" is of bools, which take another size in files; cast it to i32"),
         "{error}"
     );
+}
+
+#[test]
+fn a_training_that_skips_steps_goes_on_from_one_that_does_not_and_back() {
+    let Some(session) = session() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let [plain, skips] = [false, true].map(|skip_non_finite| {
+        let options = TrainOptions { skip_non_finite, ..options() };
+        trainer(session, &network(4), &options)
+    });
+    plain.step(&refs(&batch(4, 0))).unwrap();
+    plain.save(dir.path()).unwrap();
+    skips.load(dir.path()).unwrap();
+    assert_eq!(skips.parameters().unwrap(), plain.parameters().unwrap());
+    let report = skips.step(&refs(&batch(4, 1))).unwrap();
+    assert!(!report.skipped && report.step == 1);
+    skips.save(dir.path()).unwrap();
+    plain.load(dir.path()).unwrap();
+    assert_eq!(skips.parameters().unwrap(), plain.parameters().unwrap());
 }
 
 #[test]

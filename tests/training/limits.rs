@@ -108,6 +108,30 @@ fn errors_say_what_was_expected_what_came_and_what_to_do() {
         error(&b.finish().unwrap(), defaults()),
         "output \"loss\" is f32 (2), expected f32 (); reduce it with mean or sum"
     );
+    let named = |output: &str, state: &str| {
+        let mut b = Builder::new();
+        let w = b.parameter("w", f32s(&[2])).unwrap();
+        let s = b.state(state, f32s(&[2])).unwrap();
+        let (loss, next) = (b.sum(w, &[0]).unwrap(), b.add(s, w).unwrap());
+        b.output("loss", loss).unwrap();
+        b.output(output, s).unwrap();
+        b.update(s, next).unwrap();
+        b.finish().unwrap()
+    };
+    assert!(training_step(&named("sum", "s"), &defaults()).is_ok());
+    let advice = "give it another in the forward graph";
+    assert_eq!(
+        error(&named("skipped", "s"), defaults()),
+        format!("output \"skipped\" has the name of a training step's own output; {advice}")
+    );
+    assert_eq!(
+        error(&named("sum", "good_steps"), defaults()),
+        format!("input \"good_steps\" has the name of a training step's own state; {advice}")
+    );
+    assert_eq!(
+        error(&named("sum", "w"), defaults()),
+        format!("input \"w\" has the name of a training step's own state, a parameter's; {advice}")
+    );
     let groups = vec![Group::frozen(Names::exactly(["layers.0.wieght"]))];
     assert_eq!(
         error(&graph, TrainOptions { groups, ..defaults() }),
