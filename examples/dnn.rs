@@ -30,8 +30,8 @@ struct Args {
     #[arg(long, value_enum, value_delimiter = ',')]
     mode: Vec<ModeArg>,
     /// Timed runs of each mode, after one that warms up.
-    #[arg(long, default_value_t = 10)]
-    runs: usize,
+    #[arg(long, default_value = "10", value_parser = clap::value_parser!(u64).range(1..))]
+    runs: u64,
     /// Part of the adapter's name.
     #[arg(long)]
     adapter: Option<String>,

@@ -65,7 +65,7 @@ struct Args {
     #[arg(long)]
     csv: Option<PathBuf>,
     /// Prints a table of the three modes after the text.
-    #[arg(long)]
+    #[arg(long, overrides_with = "compare")]
     compare: bool,
 }
 

@@ -59,7 +59,7 @@ pub struct Args {
     #[arg(long)]
     pub kernels: bool,
     /// Prints what timestamps cost instead: runs without them, with few and with all by turns, `--runs` rounds.
-    #[arg(long, conflicts_with_all = ["verify", "kernels", "json"])]
+    #[arg(long, conflicts_with_all = ["verify", "kernels", "json", "tune"])]
     pub profile_cost: bool,
     /// Writes the rows as JSON.
     #[arg(long)]

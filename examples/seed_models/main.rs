@@ -57,6 +57,9 @@ fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     if args.phase == Phase::Train && args.verify {
         return verify::print_gradients(args, &session);
     }
+    if args.kernels && args.runs == 0 {
+        return Err("--kernels prints what timed runs took: expected --runs of at least 1, got 0".into());
+    }
     if args.profile_cost {
         return profile_cost(args, &session);
     }

@@ -39,8 +39,6 @@ pub fn layout(trace: &Trace, least: f32) -> Layout {
     let memory = &trace.memory;
     let steps = trace.dispatches.len();
     let mut tenants = Vec::new();
-    // changes of the live bytes
-    let mut changes = vec![0i128; steps + 1];
     let mut resident = [0u64; 3];
     for (i, tensor) in memory.tensors.iter().enumerate() {
         match tensor.kind {
@@ -51,8 +49,6 @@ pub fn layout(trace: &Trace, least: f32) -> Layout {
                 let (Some(slot), Some((first, last))) = (tensor.slot, tensor.alive) else { continue };
                 let (first, end) = (first.min(steps), (last + 1).min(steps));
                 tenants.push(Tenant { tensor: i, slot, first, end: end.max(first) });
-                changes[first] += i128::from(tensor.bytes);
-                changes[end.max(first)] -= i128::from(tensor.bytes);
             }
         }
     }
@@ -63,6 +59,13 @@ pub fn layout(trace: &Trace, least: f32) -> Layout {
             *end = (*end).min(*next);
         }
         later[*slot].insert(*first);
+    }
+    // changes of the live bytes
+    let mut changes = vec![0i128; steps + 1];
+    for Tenant { tensor, first, end, .. } in &tenants {
+        let bytes = i128::from(memory.tensors[*tensor].bytes);
+        changes[*first] += bytes;
+        changes[*end] -= bytes;
     }
     let mut now = 0i128;
     let live: Vec<u64> = changes[..steps]
@@ -114,6 +117,25 @@ pub fn tenant_at(layout: &Layout, dispatch: usize, height: f32) -> Option<Tenant
 mod tests {
     use super::*;
     use crate::sample;
+    use kiln::trace::Tensor;
+
+    #[test]
+    fn a_slot_that_is_handed_on_lives_once() {
+        let mut trace = sample::trace();
+        let temp = |name: &str, alive| Tensor {
+            name: name.into(),
+            bytes: 64,
+            kind: TensorKind::Temp,
+            slot: Some(0),
+            alive: Some(alive),
+        };
+        // the relu of dispatch 1 overwrites what the linear of dispatch 0 made
+        trace.memory.tensors = vec![temp("linear", (0, 1)), temp("relu", (1, 2))];
+        trace.memory.slots = vec![64];
+        let layout = layout(&trace, 0.1);
+        assert_eq!(layout.live[..4], [64, 64, 64, 0]);
+        assert_eq!(layout.peak, Some(0));
+    }
 
     #[test]
     fn slots_fill_the_height_and_the_peak_is_where_most_lives() {
