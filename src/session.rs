@@ -29,6 +29,7 @@ use crate::tensor::Tensor;
 use crate::trace::{Clock, Frame, HostSpan, Trace};
 use crate::tune::{CompileMode, TuneOptions};
 use std::collections::BTreeMap;
+use std::slice::from_ref;
 use std::time::Instant;
 use weights::{check, contents, contents_ahead};
 
@@ -432,9 +433,9 @@ fn checked_input<'a>(
     }
     for bound in &port.port.bounds {
         let signed = tensor.dtype() == DType::I32;
-        let words = tensor.bytes().chunks_exact(4).enumerate();
-        let read = |element: &usize| bound.elements.as_ref().is_none_or(|all| all.iter().any(|r| r.contains(element)));
-        for (element, word) in words.filter(|(element, _)| read(element)) {
+        let all = 0..tensor.shape().elements();
+        for element in bound.elements.as_deref().unwrap_or(from_ref(&all)).iter().cloned().flatten() {
+            let word = &tensor.bytes()[element * 4..][..4];
             let word = [word[0], word[1], word[2], word[3]];
             let value = if signed { i64::from(i32::from_le_bytes(word)) } else { i64::from(u32::from_le_bytes(word)) };
             if !bound.allows(value) {

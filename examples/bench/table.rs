@@ -67,8 +67,8 @@ impl Row {
     }
 }
 
-/// A table an adapter and scale, in the order in which they come. Of a cell that one run has several times the last one stands;
-/// of one that several runs have, each run's, or with `supersede` the last run's alone.
+/// A table an adapter and scale, in the order in which they come. Of a cell that one run has several times the last one
+/// stands; of one that several runs have, each run's, or with `supersede` the last run's alone.
 pub fn tables(records: &[Record], supersede: bool) -> Result<Vec<Table>, String> {
     let mut tables: Vec<Table> = Vec::new();
     let mut peaks: BTreeMap<(&str, &str), Peak> = BTreeMap::new();

@@ -115,15 +115,16 @@ impl Graph {
             from = self.producer(from).inputs[0];
         }
         // slices of slices are known along dimension 0, where they are one range
-        let first = match (&self.producer(from).op, self.moved_input(from)?) {
+        let (input, elements) = self.moved_input(from)?;
+        let first = match (&self.producer(from).op, elements.as_deref()) {
             (Op::Input, _) => 0,
-            (Op::Slice { .. }, (_, Some(ranges))) if ranges.len() == 1 => ranges[0].start,
+            (Op::Slice { .. }, Some([range])) => range.start,
             _ => return None,
         };
         let dims = self.shape(node.inputs[0]).dims();
         let inner: usize = dims[axis + 1..].iter().product();
         let outer: usize = dims[..axis].iter().product();
         let at = |i: usize| first + (i * dims[axis] + start) * inner;
-        Some((self.moved_input(from)?.0, Some((0..outer).map(|i| at(i)..at(i) + len * inner).collect())))
+        Some((input, Some((0..outer).map(|i| at(i)..at(i) + len * inner).collect())))
     }
 }

@@ -62,6 +62,7 @@ impl StateUses {
 
     /// Finds views and readers.
     fn walk(&mut self, graph: &Graph) {
+        let end = NodeId(graph.nodes().len());
         for (id, node) in graph.nodes() {
             if node.op.is_view()
                 && let Some(look) = self.looks.get(&node.inputs[0]).cloned()
@@ -78,21 +79,14 @@ impl StateUses {
                 self.looks.insert(id.into(), view);
                 continue;
             }
-            // a concat that is never made reads nothing where it stands: its parts are copied at the end, those of other
-            // states too
-            if self.is_parts(graph, id.into()) {
-                let own = self.targets[&id.into()].state;
-                let others = node.inputs.iter().filter_map(|v| self.looks.get(v)).filter(|look| look.state != own);
-                for look in others {
-                    self.reads.entry(look.state).or_default().push(NodeId(graph.nodes().len()));
-                }
-                continue;
-            }
-            for look in node.inputs.iter().filter_map(|v| self.looks.get(v)) {
-                self.reads.entry(look.state).or_default().push(id);
+            // a concat that is never made reads nothing where it stands: parts that are other states' are copied at the end
+            let own = self.is_parts(graph, id.into()).then(|| self.targets[&id.into()].state);
+            let at = if own.is_some() { end } else { id };
+            let looks = node.inputs.iter().filter_map(|v| self.looks.get(v));
+            for look in looks.filter(|look| own != Some(look.state)) {
+                self.reads.entry(look.state).or_default().push(at);
             }
         }
-        let end = NodeId(graph.nodes().len());
         let ends = graph.outputs().iter().map(|o| o.value).chain(graph.updates().iter().map(|u| u.1));
         for look in ends.filter_map(|v| self.looks.get(&v)) {
             self.reads.entry(look.state).or_default().push(end);

@@ -1,7 +1,7 @@
 //! In: several linears that read one value; out: one linear over a storage that packs their weights, and slices of its
 //! result. Knows nothing of what the slices are for.
 
-use super::{free_name, scope, storage, within};
+use super::{free_name, own_parameters, scope, storage, within};
 use crate::graph::{Graph, GraphError, NodeId, Op, Report, Rewriter, StorageId, ValueId};
 use std::collections::BTreeMap;
 
@@ -28,23 +28,16 @@ pub(super) fn linears(graph: &Graph, report: &mut Report) -> Result<Graph, Graph
 
 /// Groups of at least two, each in the order in which its outputs are read: so all queries of a block are neighbours.
 fn groups(graph: &Graph) -> Vec<Vec<NodeId>> {
-    let uses = graph.use_counts();
-    let mut readers = BTreeMap::new();
+    let parameters = own_parameters(graph);
     let mut first_reader = BTreeMap::new();
     for (id, node) in graph.nodes() {
-        if let Op::Parameter(storage) = node.op {
-            *readers.entry(storage).or_insert(0) += uses[id.0][0];
-        }
         for (position, v) in node.inputs.iter().enumerate() {
             first_reader.entry(*v).or_insert((id, position));
         }
     }
     let mut groups: BTreeMap<(ValueId, bool), Vec<NodeId>> = BTreeMap::new();
     for (id, node) in graph.nodes().filter(|(_, n)| n.op == Op::Linear) {
-        // what runs update stays where its update writes it
-        let alone = |v: &ValueId| !graph.is_state(v.node) && storage(graph, *v).is_some_and(|s| readers[&s] == 1);
-        let own = node.inputs[1..].iter().all(alone);
-        if own {
+        if node.inputs[1..].iter().all(|v| storage(graph, *v).is_some_and(|s| parameters.contains(&s))) {
             groups.entry((node.inputs[0], node.inputs.len() == 3)).or_default().push(id);
         }
     }

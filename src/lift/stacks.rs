@@ -1,7 +1,7 @@
 //! In: a chain of linears of one square size with one activation between them; out: stacks, each a single op over storages
 //! that pack the parameters of its layers. Knows nothing of how a stack is computed.
 
-use super::{LiftLimits, free_name, scope, storage, within};
+use super::{LiftLimits, free_name, own_parameters, scope, storage, within};
 use crate::graph::{Activation, Graph, GraphError, NodeId, Op, Report, Rewriter, StorageId, Unary, ValueId};
 use std::collections::BTreeMap;
 
@@ -78,12 +78,7 @@ pub(super) fn stacks(graph: &Graph, limits: &LiftLimits, report: &mut Report) ->
 /// Chains that are long and wide enough.
 fn chains(graph: &Graph) -> Vec<Vec<Layer>> {
     let (uses, consumers) = (graph.use_counts(), graph.consumers());
-    let mut readers: BTreeMap<StorageId, usize> = BTreeMap::new();
-    for (id, node) in graph.nodes() {
-        if let Op::Parameter(storage) = node.op {
-            *readers.entry(storage).or_insert(0) += uses[id.0][0];
-        }
-    }
+    let parameters = own_parameters(graph);
     let only_reader = |id: NodeId| match consumers[id.0][..] {
         [one] if uses[id.0][0] == 1 => Some(one),
         _ => None,
@@ -96,8 +91,7 @@ fn chains(graph: &Graph) -> Vec<Vec<Layer>> {
         let x = graph.shape(node.inputs[0]);
         let n = x.last();
         let square = x.rank() > 1 && x.elements() > 0 && graph.shape(node.inputs[1]).dims() == [n, n];
-        // what runs update stays where its update writes it
-        let own = |v: &ValueId| !graph.is_state(v.node) && storage(graph, *v).is_some_and(|s| readers[&s] == 1);
+        let own = |v: &ValueId| storage(graph, *v).is_some_and(|s| parameters.contains(&s));
         let fits = square && n >= LEAST_WIDTH && n.is_multiple_of(STEP);
         if !fits || !node.inputs[1..].iter().all(own) {
             return None;

@@ -17,9 +17,6 @@ use std::path::{Path, PathBuf};
 /// The largest header that the format's reference reader accepts, bytes.
 const MAX_HEADER: u64 = 100_000_000;
 
-/// The largest number of steps that a trainer goes on from.
-const MOST_STEPS: u64 = 1 << 53;
-
 /// A safetensors file, mapped and validated. Nothing of a tensor is read before it is asked for.
 pub struct Checkpoint {
     path: PathBuf,
@@ -100,13 +97,13 @@ impl Checkpoint {
         Err(CheckpointError::Metadata { path: self.path.clone(), key, expected: expected.into(), got, advice })
     }
 
-    /// A number of the metadata.
-    pub(crate) fn number(&self, key: &'static str) -> Result<u64, CheckpointError> {
+    /// A number of the metadata, which may have to be at most some other.
+    pub(crate) fn number(&self, key: &'static str, most: Option<u64>) -> Result<u64, CheckpointError> {
         let number = self.metadata(key).and_then(|word| word.parse().ok());
-        number.filter(|n| key != "step" || *n <= MOST_STEPS).ok_or_else(|| CheckpointError::Metadata {
+        number.filter(|n| most.is_none_or(|most| *n <= most)).ok_or_else(|| CheckpointError::Metadata {
             path: self.path.clone(),
             key,
-            expected: if key == "step" { format!("a number up to {MOST_STEPS}") } else { "a number".into() },
+            expected: most.map_or("a number".into(), |most| format!("a number up to {most}")),
             got: self.metadata.get(key).cloned(),
             advice: "take a file that a trainer saved",
         })

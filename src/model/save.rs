@@ -23,9 +23,7 @@ impl Draft {
         tensors: &BTreeMap<String, Tensor>,
         words: &BTreeMap<String, String>,
     ) -> Result<Draft, CheckpointError> {
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(".part");
-        let draft = Draft { draft: path.with_file_name(name), path: path.to_owned() };
+        let draft = Draft { draft: beside(path, ".part"), path: path.to_owned() };
         let views = tensors.iter().map(|(name, tensor)| Ok((name.as_str(), view(path, name, tensor)?)));
         let views = views.collect::<Result<Vec<_>, CheckpointError>>()?;
         let words: HashMap<String, String> = words.clone().into_iter().collect();
@@ -40,14 +38,10 @@ impl Draft {
         let io = |source| CheckpointError::Io { path: self.path.clone(), source };
         fs::rename(&self.draft, &self.path).map_err(io)
     }
-}
 
-impl Draft {
     /// Puts two files in their places that belong together; where the second fails, what the first replaced is back.
     pub fn publish_both(first: Draft, second: Draft) -> Result<(), CheckpointError> {
-        let mut name = first.path.file_name().unwrap_or_default().to_owned();
-        name.push(".before");
-        let (place, before) = (first.path.clone(), first.path.with_file_name(name));
+        let (place, before) = (first.path.clone(), beside(&first.path, ".before"));
         let io = |source| CheckpointError::Io { path: place.clone(), source };
         let replaces = place.is_file();
         if replaces {
@@ -72,6 +66,13 @@ impl Drop for Draft {
         // once published it is no longer there
         let _ = fs::remove_file(&self.draft);
     }
+}
+
+/// The file of its name with an ending more.
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(ending);
+    path.with_file_name(name)
 }
 
 /// Writes tensors to a safetensors file: under PyTorch's names they are a state dict, which

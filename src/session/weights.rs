@@ -87,7 +87,10 @@ struct Raw {
 /// Fails if a parameter that a weight is made of is missing or does not fit.
 pub(super) fn check(compiled: &Compiled, params: &dyn ParamSource) -> Result<(), Error> {
     let layout = &compiled.graph.layout;
-    for storage in compiled.selected.weights.iter().map(|weight| layout.get(weight.storage)) {
+    // several weights may be made of one storage
+    let mut seen = BTreeSet::new();
+    for id in compiled.selected.weights.iter().map(|weight| weight.storage).filter(|id| seen.insert(*id)) {
+        let storage = layout.get(id);
         for part in &storage.parts {
             given(part, storage.dtype, layout, params)?;
         }

@@ -117,7 +117,7 @@ pub fn training_step(forward: &Graph, options: &TrainOptions) -> Result<Graph, T
         let disposition = if output.name == "loss" { Disposition::Read } else { output.disposition };
         step.graph.push_output(output.name.clone(), value, disposition)?;
     }
-    for (name, value) in [("grad_norm", limits.norm), ("skipped", limits.skipped), ("loss_scale", limits.scale)] {
+    for (name, value) in OUTPUTS.into_iter().zip([limits.norm, limits.skipped, limits.scale]) {
         if let Some(value) = value {
             step.graph.push_output(name, value, Disposition::Read)?;
         }
@@ -144,19 +144,21 @@ fn loss_output(forward: &Graph) -> Result<usize, TrainError> {
     Ok(at)
 }
 
-/// What a step may report, and states that it may have, beside those that are called by their parameters.
+/// What a step reports, each under some options alone.
 const OUTPUTS: [&str; 3] = ["grad_norm", "skipped", "loss_scale"];
-const STATES: [&str; 4] = ["skipped", "loss_scale", "good_steps", "optimiser.scalars"];
+
+/// States of a step under some options, 0 at the begin of a training; all others are called by a parameter.
+pub(crate) const COUNTERS: [(&str, DType); 3] =
+    [("skipped", DType::U32), ("loss_scale", DType::F32), ("good_steps", DType::F32)];
 
 /// Refuses names that a step takes, with any options: so that none changes what a name means.
 fn own_names(forward: &Graph) -> Result<(), TrainError> {
-    let outputs = forward.outputs().iter().map(|o| ("output", &o.name));
-    if let Some((kind, name)) = outputs.into_iter().find(|(_, name)| OUTPUTS.contains(&name.as_str())) {
-        return Err(TrainError::OwnName { kind, name: name.clone(), own: "output" });
+    if let Some(output) = forward.outputs().iter().find(|o| OUTPUTS.contains(&o.name.as_str())) {
+        return Err(TrainError::OwnName { kind: "output", name: output.name.clone(), own: "output" });
     }
     for (_, node) in forward.nodes().filter(|(_, node)| node.op == Op::Input) {
         let own = match node.name.as_str() {
-            name if STATES.contains(&name) => "state",
+            name if name == SCALARS || COUNTERS.iter().any(|(counter, _)| *counter == name) => "state",
             name if forward.layout.iter().any(|(_, storage)| storage.name == name) => "state, a parameter's",
             _ => continue,
         };

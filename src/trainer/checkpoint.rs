@@ -8,15 +8,19 @@
 
 use super::{Progress, Trainer, split, storages};
 use crate::error::Error;
-use crate::graph::{DType, ParamLayout, Storage};
+use crate::graph::{ParamLayout, Storage};
 use crate::model::{Checkpoint, CheckpointError, Draft};
 use crate::tensor::Tensor;
+use crate::train::COUNTERS;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 
 const MODEL: &str = "model.safetensors";
 const OPTIMISER: &str = "optimizer.safetensors";
+
+/// The largest number of steps that a trainer goes on from.
+const MOST_STEPS: u64 = 1 << 53;
 
 impl Trainer {
     /// Writes the state after the last submitted step to a folder, which is made if it is not there. Both files are
@@ -101,8 +105,8 @@ impl Trainer {
             self.options.optimiser.name(),
             "make the trainer with the optimiser it was saved with",
         )?;
-        let steps: u64 = optimiser.number("step")?;
-        let seed: u64 = optimiser.number("seed")?;
+        let steps: u64 = optimiser.number("step", Some(MOST_STEPS))?;
+        let seed: u64 = optimiser.number("seed", None)?;
         model.expect("step", &steps.to_string(), "take both files of one save")?;
         if let Some(save) = optimiser.metadata("save") {
             model.expect("save", save, "take both files of one save")?;
@@ -151,9 +155,6 @@ impl Trainer {
         self.program.states().map(|s| place(s.to_owned())).collect()
     }
 }
-
-/// What a training counts for some of its options, and is 0 at its begin.
-const COUNTERS: [(&str, DType); 3] = [("skipped", DType::U32), ("loss_scale", DType::F32), ("good_steps", DType::F32)];
 
 fn is_counter(state: &str) -> bool {
     COUNTERS.iter().any(|(name, _)| *name == state)
