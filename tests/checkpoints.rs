@@ -400,6 +400,24 @@ fn a_packed_layout_is_loaded_by_the_parameters_own_names() {
 }
 
 #[test]
+fn types_are_those_of_what_is_given() {
+    let header = concat!(
+        r#"{"half":{"dtype":"F16","shape":[2],"data_offsets":[0,4]},"#,
+        r#""long":{"dtype":"I64","shape":[1],"data_offsets":[4,12]},"#,
+        r#""double":{"dtype":"F64","shape":[1,1],"data_offsets":[12,20]}}"#
+    );
+    let files = Files::new();
+    let checkpoint = Checkpoint::open(files.file(header, &[0; 20])).unwrap();
+    let loaded = checkpoint.load(&layout(DType::F16, &[("half", &[2]), ("double", &[1, 1])])).unwrap();
+    for source in [&checkpoint as &dyn ParamSource, &loaded] {
+        for name in ["half", "long", "double", "none"] {
+            assert_eq!(source.ty(name).as_ref(), source.get(name).as_ref().map(|t| t.ty()), "{name}");
+        }
+    }
+    assert_eq!((checkpoint.ty("long"), loaded.ty("double").unwrap().dtype), (None, DType::F16));
+}
+
+#[test]
 fn what_is_no_file_is_an_error() {
     let folder = TempDir::new().unwrap();
     for path in [folder.path().join("none"), folder.path().to_owned()] {

@@ -5,9 +5,12 @@ mod device;
 use device::{Counts, Named, fill, fill_as, named, noise, own_session, poisoned, session};
 use kiln::caps::DeviceCaps;
 use kiln::graph::{Builder, DType, Graph, TensorType};
-use kiln::model::{Gptlite, GptliteConfig, Init, init};
+use kiln::model::{Gptlite, GptliteConfig, Init, ParamSource, init};
 use kiln::session::{CompileOptions, Mode};
 use kiln::tensor::Tensor;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 fn f32(dims: &[usize]) -> TensorType {
     TensorType::new(DType::F32, dims)
@@ -279,6 +282,30 @@ fn parameters_that_are_missing_or_of_another_type() {
     );
     let given = named([("order", Tensor::i32([2], &[3, -4]))]);
     assert_eq!(compile(&given).unwrap().run(&[]).unwrap()["y"], Tensor::i32([2], &[6, -8]));
+}
+
+/// Counts how often each parameter's values are asked for.
+struct Counted<'a>(&'a Named, Mutex<BTreeMap<String, usize>>);
+
+impl ParamSource for Counted<'_> {
+    fn get(&self, name: &str) -> Option<Cow<'_, Tensor>> {
+        *self.1.lock().unwrap().entry(name.to_owned()).or_default() += 1;
+        self.0.get(name).map(Cow::Borrowed)
+    }
+
+    fn ty(&self, name: &str) -> Option<TensorType> {
+        self.0.get(name).map(|tensor| tensor.ty().clone())
+    }
+}
+
+#[test]
+fn parameters_that_are_written_are_asked_for_once() {
+    let Some(session) = session() else { return };
+    let (graph, params) = accumulator();
+    let program = session.compile(&graph, &params, &CompileOptions::default()).unwrap();
+    let counted = Counted(&params, Mutex::default());
+    program.write_parameters(&counted).unwrap();
+    assert_eq!(counted.1.into_inner().unwrap(), BTreeMap::from([("table".to_owned(), 1)]));
 }
 
 #[test]

@@ -178,6 +178,10 @@ impl ParamSource for Checkpoint {
         self.tensor(name, DType::F32).ok().map(Cow::Owned)
     }
 
+    fn ty(&self, name: &str) -> Option<TensorType> {
+        self.entry(name, DType::F32).ok().map(|entry| TensorType::new(DType::F32, entry.shape.clone()))
+    }
+
     fn names(&self) -> Vec<String> {
         self.entries.keys().filter(|name| !is_mask_buffer(name)).cloned().collect()
     }
@@ -210,6 +214,11 @@ impl Loaded<'_> {
 impl ParamSource for Loaded<'_> {
     fn get(&self, name: &str) -> Option<Cow<'_, Tensor>> {
         self.tensor(name).map(Cow::Owned)
+    }
+
+    fn ty(&self, name: &str) -> Option<TensorType> {
+        let entry = self.checkpoint.entries.get(name)?;
+        Some(TensorType::new(*self.dtypes.get(name)?, entry.shape.clone()))
     }
 }
 

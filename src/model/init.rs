@@ -78,6 +78,10 @@ impl ParamSource for Drawn {
         let (ty, fill) = self.parameters.get(name)?;
         Some(Cow::Owned(draw(name, ty, *fill, self.seed)))
     }
+
+    fn ty(&self, name: &str) -> Option<TensorType> {
+        self.parameters.get(name).map(|(ty, _)| ty.clone())
+    }
 }
 
 fn fill_of(name: &str, shapes: &BTreeMap<&str, &Shape>, kind: Init) -> Result<Fill, ModelError> {
@@ -211,8 +215,10 @@ mod tests {
         let drawn = Drawn::new(&layout, Init::He, 3).unwrap();
         for (name, tensor) in &all {
             assert_eq!(drawn.get(name).as_deref(), Some(tensor), "{name}");
+            assert_eq!(drawn.ty(name).as_ref(), Some(tensor.ty()), "{name}");
         }
-        assert_eq!((all.len(), drawn.get("blocks.9.ln1.bias")), (8, None));
+        let other = "blocks.9.ln1.bias";
+        assert_eq!((all.len(), drawn.get(other), drawn.ty(other)), (8, None, None));
     }
 
     fn moments(t: &Tensor) -> (f64, f64, f64) {

@@ -10,8 +10,6 @@ use crate::gpu::Content;
 use crate::graph::{DType, ParamLayout, Part, TensorType};
 use crate::model::ParamSource;
 use crate::select::Weight;
-use crate::tensor::Tensor;
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -92,28 +90,29 @@ pub(super) fn check(compiled: &Compiled, params: &dyn ParamSource) -> Result<(),
     for id in compiled.selected.weights.iter().map(|weight| weight.storage).filter(|id| seen.insert(*id)) {
         let storage = layout.get(id);
         for part in &storage.parts {
-            given(part, storage.dtype, layout, params)?;
+            fits(part, storage.dtype, layout, params, params.ty(&part.name).as_ref())?;
         }
     }
     Ok(())
 }
 
-/// A parameter that fits.
-fn given<'a>(
+/// Fails unless a parameter of this type was given and fits.
+fn fits(
     part: &Part,
     dtype: DType,
     layout: &ParamLayout,
-    params: &'a dyn ParamSource,
-) -> Result<Cow<'a, Tensor>, Error> {
-    let expected = TensorType { dtype, shape: part.shape.clone() };
-    let Some(given) = params.get(&part.name) else {
-        return Err(Error::MissingParameter { name: part.name.clone(), expected, unused: unused(layout, params) });
-    };
-    let converts = given.dtype() == dtype || given.dtype().is_float() && dtype.is_float();
-    if given.shape() != &part.shape || !converts {
-        return Err(Error::ParameterType { name: part.name.clone(), expected, got: given.ty().clone() });
+    params: &dyn ParamSource,
+    given: Option<&TensorType>,
+) -> Result<(), Error> {
+    let (name, expected) = (part.name.clone(), TensorType { dtype, shape: part.shape.clone() });
+    let converts = |got: DType| got == dtype || got.is_float() && dtype.is_float();
+    match given {
+        None => Err(Error::MissingParameter { name, expected, unused: unused(layout, params) }),
+        Some(got) if got.shape != part.shape || !converts(got.dtype) => {
+            Err(Error::ParameterType { name, expected, got: got.clone() })
+        }
+        Some(_) => Ok(()),
     }
-    Ok(given)
 }
 
 /// A weight's storage, or those of its rows that are wanted: its parameters one after the other.
@@ -129,7 +128,9 @@ fn gather(weight: &Weight, layout: &ParamLayout, params: &dyn ParamSource) -> Re
     let mut bytes = Vec::with_capacity(wanted.len());
     let mut at = 0;
     for part in &storage.parts {
-        let given = given(part, storage.dtype, layout, params)?;
+        let given = params.get(&part.name);
+        fits(part, storage.dtype, layout, params, given.as_ref().map(|given| given.ty()))?;
+        let given = given.expect("it fits");
         let cast = (given.dtype() != storage.dtype).then(|| given.cast(storage.dtype));
         let whole = cast.as_ref().map_or(given.bytes(), |cast| cast.bytes());
         let (from, to) = (wanted.start.max(at), wanted.end.min(at + whole.len()));
