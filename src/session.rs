@@ -560,7 +560,11 @@ struct RunTimes {
 
 impl Program {
     fn results(&self, finished: Finished, times: RunTimes) -> Vec<Outputs> {
-        show(4, "timings", || Box::new(Trace { frames: self.frames_of(&finished, &times), ..self.describe() }));
+        let heading = match finished.outputs.len() {
+            0 | 1 => "timings".to_owned(),
+            runs => format!("timings of {runs} runs in one submit; encode and wall are of all of them"),
+        };
+        show(4, &heading, || Box::new(Trace { frames: self.frames_of(&finished, &times), ..self.describe() }));
         self.outputs(finished)
     }
 

@@ -92,6 +92,17 @@ pub enum CheckpointError {
         /// The system's error.
         source: std::io::Error,
     },
+    /// A program was ended while it put two files in their places that belong together.
+    #[error("{}: put aside by a save that was cut short, and of the same save as {other} beside it; rename it to {name}",
+        path.display())]
+    CutShort {
+        /// What was put aside.
+        path: PathBuf,
+        /// What it was called.
+        name: &'static str,
+        /// The file that it belongs to.
+        other: &'static str,
+    },
     /// Not even the header's length is there.
     #[error("{}: a safetensors file starts with the header's length in 8 bytes, got {got} bytes in all", path.display())]
     Short {

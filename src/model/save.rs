@@ -39,9 +39,14 @@ impl Draft {
         fs::rename(&self.draft, &self.path).map_err(io)
     }
 
+    /// Where [`Draft::publish_both`] puts what it replaces until both files are in their places.
+    pub fn aside(path: &Path) -> PathBuf {
+        beside(path, ".before")
+    }
+
     /// Puts two files in their places that belong together; where the second fails, what the first replaced is back.
     pub fn publish_both(first: Draft, second: Draft) -> Result<(), CheckpointError> {
-        let (place, before) = (first.path.clone(), beside(&first.path, ".before"));
+        let (place, before) = (first.path.clone(), Draft::aside(&first.path));
         let io = |source| CheckpointError::Io { path: place.clone(), source };
         let replaces = place.is_file();
         if replaces {

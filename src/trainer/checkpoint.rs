@@ -68,8 +68,8 @@ impl Trainer {
     /// nothing has changed. If the device fails.
     pub fn load(&self, folder: impl AsRef<Path>) -> Result<(), Error> {
         let folder = folder.as_ref();
-        let [model, optimiser] = [MODEL, OPTIMISER].map(|file| Checkpoint::open(folder.join(file)));
-        let (model, optimiser) = (model?, optimiser?);
+        let model = Checkpoint::open(folder.join(MODEL))?;
+        let optimiser = Checkpoint::open(folder.join(OPTIMISER)).map_err(|e| cut_short(folder, &model).unwrap_or(e))?;
         let mut parameters = ParamLayout::default();
         for (_, storage) in storages(&self.program.compiled().graph) {
             storage.parts.iter().for_each(|p| {
@@ -107,10 +107,9 @@ impl Trainer {
         )?;
         let steps: u64 = optimiser.number("step", Some(MOST_STEPS))?;
         let seed: u64 = optimiser.number("seed", None)?;
-        model.expect("step", &steps.to_string(), "take both files of one save")?;
-        if let Some(save) = optimiser.metadata("save") {
-            model.expect("save", save, "take both files of one save")?;
-        }
+        let same_step = model.expect("step", &steps.to_string(), "take both files of one save");
+        let same_save = optimiser.metadata("save").map(|s| model.expect("save", s, "take both files of one save"));
+        same_step.and(same_save.unwrap_or(Ok(()))).map_err(|e| cut_short(folder, &model).unwrap_or(e))?;
         let (weights, others) = (model.load_all(&parameters)?, optimiser.load_all(&others)?);
 
         let mut progress = self.lock();
@@ -154,6 +153,14 @@ impl Trainer {
         };
         self.program.states().map(|s| place(s.to_owned())).collect()
     }
+}
+
+/// What to do where a save was ended after it put the optimiser's file aside that belongs to a model.
+fn cut_short(folder: &Path, model: &Checkpoint) -> Option<CheckpointError> {
+    let path = Draft::aside(&folder.join(OPTIMISER));
+    let aside = Checkpoint::open(&path).ok()?;
+    let save = aside.metadata("save")?;
+    (model.metadata("save") == Some(save)).then_some(CheckpointError::CutShort { path, name: OPTIMISER, other: MODEL })
 }
 
 fn is_counter(state: &str) -> bool {

@@ -169,6 +169,20 @@ fn a_save_that_fails_leaves_what_was_there() {
     fs::copy(dir.path().join("other/model.safetensors"), dir.path().join("run/model.safetensors")).unwrap();
     let error = trainer.load(dir.path().join("run")).unwrap_err().to_string();
     assert!(error.contains("save") && error.contains("take both files of one save"), "{error}");
+    // a save that was cut short, before the second of its files was in its place and before the first
+    let run = |name: &str| dir.path().join("run").join(name);
+    trainer.save(dir.path().join("run")).unwrap();
+    fs::copy(run("optimizer.safetensors"), run("optimizer.safetensors.before")).unwrap();
+    fs::copy(dir.path().join("other/optimizer.safetensors"), run("optimizer.safetensors")).unwrap();
+    for _ in 0..2 {
+        let error = trainer.load(dir.path().join("run")).unwrap_err().to_string();
+        let words = "put aside by a save that was cut short, and of the same save as model.safetensors beside it; rename \
+                     it to optimizer.safetensors";
+        assert_eq!(error, format!("{}: {words}", run("optimizer.safetensors.before").display()));
+        fs::remove_file(run("optimizer.safetensors")).ok();
+    }
+    fs::rename(run("optimizer.safetensors.before"), run("optimizer.safetensors")).unwrap();
+    trainer.load(dir.path().join("run")).unwrap();
     let bools = Named::from([("mask".to_owned(), Tensor::zeros(kiln::TensorType::new(kiln::DType::Bool, [2])))]);
     let error = kiln::model::save(dir.path().join("bools"), &bools).unwrap_err().to_string();
     assert!(
