@@ -1,6 +1,7 @@
 //! In: what was clicked and what was typed; out: which dispatches that means. Knows neither egui nor files.
 
 use super::document::Document;
+use kiln::trace::layer_of;
 
 /// What all panels highlight.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,6 +15,9 @@ pub enum Selection {
     Kernel(String),
     /// All dispatches whose names lie in a layer, or are it.
     Layer(String),
+    /// All dispatches that are in a layer once those deeper than so many parts count to them, as in a row of the table:
+    /// `blocks.3` of two parts has its norms, and `blocks.3.sa` is another.
+    Part(String, usize),
     /// All dispatches of a node of the graph as run.
     Node(usize),
 }
@@ -32,6 +36,7 @@ impl Selection {
             Selection::Dispatch(i) => *i == dispatch,
             Selection::Kernel(kernel) => document.trace.kernel_of(d) == kernel,
             Selection::Layer(layer) => within(&d.name, layer),
+            Selection::Part(part, depth) => document.layer(dispatch, *depth) == part,
             Selection::Node(node) => d.node == *node,
         }
     }
@@ -45,6 +50,16 @@ impl Selection {
         }
     }
 
+    /// The layer that it is the whole of.
+    pub fn layer(&self) -> Option<&str> {
+        match self {
+            Selection::Layer(layer) => Some(layer),
+            // a shorter name is that of what lies beside the parts
+            Selection::Part(part, depth) => (layer_of(&format!("{part}."), depth - 1) != part).then_some(part),
+            _ => None,
+        }
+    }
+
     /// In words.
     pub fn words(&self, document: &Document) -> String {
         let trace = &document.trace;
@@ -52,7 +67,7 @@ impl Selection {
             Selection::None => String::new(),
             Selection::Dispatch(i) => trace.dispatches.get(*i).map_or(String::new(), |d| d.name.clone()),
             Selection::Kernel(kernel) => format!("kernel {kernel}"),
-            Selection::Layer(layer) => layer.clone(),
+            Selection::Layer(layer) | Selection::Part(layer, _) => layer.clone(),
             Selection::Node(node) => trace.graph.after.get(*node).map_or(String::new(), |n| n.name.clone()),
         }
     }
@@ -129,6 +144,13 @@ mod tests {
         assert_eq!(Selection::Layer("blocks.0".into()).dispatches(&document), [1, 2, 3, 4]);
         assert_eq!(Selection::Layer("head".into()).dispatches(&document), [6]);
         assert_eq!(Selection::Node(2).dispatches(&document), [2]);
+        let part = |name: &str, depth| Selection::Part(name.into(), depth);
+        assert_eq!(part("blocks.0", 1).dispatches(&document), [1, 2, 3, 4]);
+        assert_eq!(part("blocks.0.sa", 2).dispatches(&document), [1, 2, 3]);
+        assert!(part("blocks.0", 2).dispatches(&document).is_empty());
+        assert_eq!(part("blocks.0", 1).layer(), Some("blocks.0"));
+        assert_eq!(part("blocks.0.sa", 2).layer(), Some("blocks.0.sa"));
+        assert_eq!(part("blocks.0", 2).layer(), None);
         assert_eq!(Selection::Kernel("matmul".into()).words(&document), "kernel matmul");
     }
 

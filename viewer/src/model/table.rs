@@ -19,6 +19,10 @@ pub enum Group {
     Part,
 }
 
+/// Parts of a layer's name, and of a part's.
+const LAYER: usize = 1;
+const PART: usize = 2;
+
 /// What rows are ordered by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Column {
@@ -162,8 +166,8 @@ pub fn rows(document: &Document, group: Group, filter: &str, order: Column, reve
         let key = match group {
             Group::Dispatch => (d.name.clone(), i),
             Group::Kernel => (trace.kernel_of(d).to_owned(), 0),
-            Group::Layer => (document.layer(i, 1).to_owned(), 0),
-            Group::Part => (document.layer(i, 2).to_owned(), 0),
+            Group::Layer => (document.layer(i, LAYER).to_owned(), 0),
+            Group::Part => (document.layer(i, PART).to_owned(), 0),
         };
         groups.entry(key).or_default().push(i);
     }
@@ -193,7 +197,8 @@ fn row(document: &Document, group: Group, name: String, of: &[usize]) -> Row {
     let selection = match group {
         Group::Dispatch => Selection::Dispatch(of[0]),
         Group::Kernel => Selection::Kernel(name.clone()),
-        Group::Layer | Group::Part => Selection::Layer(name.clone()),
+        Group::Layer => Selection::Part(name.clone(), LAYER),
+        Group::Part => Selection::Part(name.clone(), PART),
     };
     Row {
         selection,
@@ -280,7 +285,28 @@ mod tests {
         assert_eq!(names(&by(Group::Layer)), ["blocks.0", "emb", "head", "ln"]);
         assert_eq!(names(&by(Group::Part)), ["blocks.0.ffwd", "blocks.0.sa", "emb", "head", "ln"]);
         assert_eq!(by(Group::Dispatch).len(), 7);
-        assert_eq!(by(Group::Layer)[0].selection, Selection::Layer("blocks.0".into()));
+    }
+
+    #[test]
+    fn a_click_selects_what_its_row_sums() {
+        let mut trace = sample::trace();
+        // beside `blocks.0.sa` and what lies in it a norm of the block; the head twice, once as a copy
+        trace.dispatches[4].name = "blocks.0.ln1".into();
+        trace.dispatches[5].name = "head (copy)".into();
+        let document = Document::new("", trace);
+        for group in [Group::Dispatch, Group::Kernel, Group::Layer, Group::Part] {
+            let rows = rows(&document, group, "", Column::Name, false);
+            let chosen = rows.iter().map(|row| row.selection.dispatches(&document));
+            let flops = |i: &usize| document.trace.dispatches[*i].flops;
+            for (row, chosen) in rows.iter().zip(chosen) {
+                assert_eq!(
+                    (row.calls, row.flops),
+                    (chosen.len(), chosen.iter().map(flops).sum()),
+                    "{group:?} {}",
+                    row.name
+                );
+            }
+        }
     }
 
     #[test]

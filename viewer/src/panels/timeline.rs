@@ -34,7 +34,8 @@ pub fn show(ui: &mut Ui, state: &mut State) {
         let area = Rect::from_min_max(pos2(rect.left() + GUTTER, rect.top()), rect.max);
         let pointer = response.hover_pos().filter(|p| area.contains(*p));
         navigate(ui, &response, open, area, pointer);
-        let painter = Painter { ui, open, selection: &selection, chosen: &chosen, fitting: &fitting, filtered, area };
+        let painter =
+            Painter { ui, open, layer: selection.layer(), chosen: &chosen, fitting: &fitting, filtered, area };
         let seen = ui.clip_rect().y_range();
         painter.axis();
         let mut y = rect.top() + AXIS;
@@ -203,7 +204,8 @@ fn navigate(ui: &Ui, response: &egui::Response, open: &mut Open, area: Rect, poi
 struct Painter<'a> {
     ui: &'a Ui,
     open: &'a Open,
-    selection: &'a Selection,
+    /// The layer that is selected as a whole.
+    layer: Option<&'a str>,
     chosen: &'a Marks,
     fitting: &'a Marks,
     filtered: bool,
@@ -310,10 +312,9 @@ impl Painter<'_> {
 
     /// Whether any of some spans is selected; of layers the first tells.
     fn is_selected(&self, first: Span, last: Span) -> bool {
-        match (first.what, self.selection) {
-            (_, Selection::None) => false,
-            (What::Dispatch(..), _) => among(self.chosen, first, last),
-            (What::Layer(_, l), Selection::Layer(path)) => self.open.timeline.layers[l as usize] == *path,
+        match first.what {
+            What::Dispatch(..) => among(self.chosen, first, last),
+            What::Layer(_, l) => self.layer == Some(self.open.timeline.layers[l as usize].as_str()),
             _ => false,
         }
     }
