@@ -217,9 +217,12 @@ fn measure(args: &Args) -> Result<(), String> {
         if args.list {
             cells.iter().for_each(|c| println!("{c}"));
         }
-        if args.list || all == 0 {
+        let has_peak = |r: &Record| matches!(r, Record::Peak { adapter: a, .. } if *a == adapter.name);
+        let knows_peak = records.iter().any(has_peak);
+        if args.list || all == 0 || cells.is_empty() && knows_peak {
             continue;
         }
+        programs.check(&cells)?;
         let file = match &mut file {
             Some(file) => file,
             none => {
@@ -232,8 +235,7 @@ fn measure(args: &Args) -> Result<(), String> {
         let (second_start, warm_fullgraph) = (!args.one_start, args.warm_fullgraph);
         let setting =
             Setting { programs: &programs, adapter, run: &run, limits, runs: args.runs, second_start, warm_fullgraph };
-        let has_peak = |r: &Record| matches!(r, Record::Peak { adapter: a, .. } if *a == adapter.name);
-        if !records.iter().any(has_peak) {
+        if !knows_peak {
             match setting.peak() {
                 Ok(peak) => add(file, &mut records, peak)?,
                 Err(why) => println!("{why}; there are no floors without them; --resume measures them once more"),

@@ -107,7 +107,7 @@ fn run_of(row: &Row, table: &Table) -> String {
     if table.runs.len() > 1 { format!(" {} |", row.measurement.run) } else { String::new() }
 }
 
-/// The best of each program, a line a model, phase and class.
+/// The best of each program, a line a model, phase, class and run that measured one.
 fn summary(out: &mut String, table: &Table) {
     let programs: BTreeSet<Program> = table.rows.iter().map(|r| r.cell.program).collect();
     let others: Vec<Program> =
@@ -123,7 +123,7 @@ fn summary(out: &mut String, table: &Table) {
     let columns = out.lines().last().map_or(0, |l| l.matches('|').count() - 1);
     let _ = writeln!(out, "\n|{}", " --- |".repeat(columns));
     let mut groups: Vec<(&Row, Vec<&Row>)> = Vec::new();
-    for row in &table.rows {
+    for row in table.rows.iter().filter(|row| row.measured().is_some()) {
         // a machine is not the same every day
         let same = |first: &Row| first.cell.compares(&row.cell) && first.measurement.run == row.measurement.run;
         match groups.iter_mut().find(|(first, _)| same(first)) {
@@ -305,28 +305,31 @@ mod tests {
 
     #[test]
     fn two_runs_make_one_page() {
-        let slow = Outcome::NotWithin { seconds: 120, what: "first run".into() };
+        let late = |id: &str, run: &str| {
+            let outcome = Outcome::NotWithin { seconds: 120, what: "first run".into() };
+            Record::Cell(Measurement { outcome, ..measurement(id, run, 0.0) })
+        };
         let of = |id: &str, run: &str, ms| Record::Cell(measurement(id, run, ms));
         let records = [
             of("pytorch/wide/full/he/infer/graph/f32", "one", 16.0),
             of("kiln/wide/full/he/infer/recorded/highest", "one", 40.0),
             of("kiln/wide/full/he/infer/fused/highest", "one", 32.0),
-            Record::Cell(Measurement {
-                outcome: slow,
-                ..measurement("pytorch/wide/full/he/infer/max-autotune/f32", "one", 0.0)
-            }),
+            late("pytorch/wide/full/he/infer/max-autotune/f32", "one"),
             of("meganeura/wide/full/he/infer/session/f32", "two", 64.0),
+            late("pytorch/wide/full/he/infer/max-autotune/f32", "three"),
         ];
         let page = page("Title", &tables(&records, false).unwrap(), &[], &["cargo xtask bench".into()], None);
         for line in [
-            "Driver driver; program 1. Runs: one, two.",
+            "Driver driver; program 1. Runs: one, three, two.",
             "| wide | infer | he | f32 | one |  | 32.0 (fused) | 16.0 (graph) | 0.500 | – |  |",
             "| wide | infer | he | f32 | two |  | – | – |  | 64.0 (session) |  |",
             "| he | highest | kiln | fused | one | 32.0 (33.0) | 32.0 |  | 64000 | 25.8 T |  | 10 | 1 | 3 | 0.500 (0.250) | 0.500 (graph) |",
             "| he | f32 | pytorch | max-autotune | one | first run not within 120 s | | | | | | | | | | |",
+            "| he | f32 | pytorch | max-autotune | three | first run not within 120 s | | | | | | | | | | |",
         ] {
             assert!(page.lines().any(|l| l == line), "{line}\n\n{page}");
         }
+        assert!(!page.contains("| f32 | three |"), "a run without a time has no best\n\n{page}");
     }
 
     #[test]

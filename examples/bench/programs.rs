@@ -96,9 +96,14 @@ impl Programs {
         })
     }
 
+    /// Fails if a file is missing that runs one of some cells, which else is known hours later.
+    pub fn check(&self, cells: &[Cell]) -> Result<(), String> {
+        cells.iter().try_for_each(|cell| self.find(&file_of(cell.program)).map(|_| ()))
+    }
+
     /// kiln's example with an adapter.
     fn seed_models(&self, adapter: &Adapter) -> Result<Command, String> {
-        let mut command = Command::new(self.find("seed_models")?);
+        let mut command = Command::new(self.find(&file_of(Program::Kiln))?);
         command.args(["--lines", "--adapter", &adapter.choice]);
         Ok(command)
     }
@@ -134,7 +139,7 @@ impl Programs {
             }
             Program::Pytorch => {
                 let mut command = Command::new(&self.python);
-                command.arg(self.find("models.py")?);
+                command.arg(self.find(&file_of(cell.program))?);
                 command.env("TORCHINDUCTOR_CACHE_DIR", kept);
                 command.args(["--device", if adapter.cpu { "cpu" } else { "cuda" }]);
                 if let Some(pci) = &adapter.pci {
@@ -150,7 +155,7 @@ impl Programs {
                 command
             }
             Program::Burn | Program::Meganeura => {
-                let mut command = Command::new(self.find(&format!("kiln-peer-{}", cell.program))?);
+                let mut command = Command::new(self.find(&file_of(cell.program))?);
                 self.add_model(&mut command, cell);
                 command
             }
@@ -187,11 +192,20 @@ impl Programs {
         if cell.program == Program::Kiln || path.is_file() {
             return Ok(None);
         }
-        let mut command = Command::new(self.find("seed_models")?);
+        let mut command = Command::new(self.find(&file_of(Program::Kiln))?);
         command.arg("--save").arg(path.parent().unwrap_or(Path::new(".")));
         command.args(["--model", &cell.model.to_string(), "--scale", &cell.scale.to_string()]);
         command.args(["--init", &cell.weights.to_string()]);
         Ok(Some(command))
+    }
+}
+
+/// What runs a program's cells.
+fn file_of(program: Program) -> String {
+    match program {
+        Program::Kiln => "seed_models".into(),
+        Program::Pytorch => "models.py".into(),
+        Program::Burn | Program::Meganeura => format!("kiln-peer-{program}"),
     }
 }
 
@@ -335,5 +349,10 @@ mod tests {
             folder.path().display()
         );
         assert_eq!(found.unwrap_err(), words);
+        // of all cells, before any is run
+        std::fs::write(folder.path().join("seed_models"), "").unwrap();
+        let kiln = crate::tests::cell("kiln/deep/full/he/infer/fused/highest");
+        assert_eq!(programs(folder.path()).check(std::slice::from_ref(&kiln)), Ok(()));
+        assert_eq!(programs(folder.path()).check(&[kiln, cell]), Err(words));
     }
 }
