@@ -1,7 +1,7 @@
 //! In: files, clicks and keys; out: the window: bars, panels side by side, errors in place. Knows files by their seam
 //! alone.
 
-use crate::files::{Files, Later};
+use crate::files::{Files, LARGEST, Later};
 use crate::live::panel::{Live, update};
 use crate::model::document::Document;
 use crate::model::selection::Selection;
@@ -16,9 +16,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// Where settings and the arrangement of panels are kept.
 const KEY: &str = "kiln-viewer";
-
-/// The largest file that is read, so that a wrong one does not fill the memory.
-const LARGEST: usize = 1 << 30;
 
 /// Key and what it does.
 pub const SHORTCUTS: [(&str, &str); 14] = [
@@ -49,7 +46,12 @@ pub struct Viewer {
     pub message: Option<(bool, String)>,
     /// Whether the list of shortcuts is shown.
     pub help: bool,
+    /// What stands in the window that asks for a file, while it is shown.
     path: Option<String>,
+    /// What was chosen there and has not come.
+    asked: Option<String>,
+    /// Whether a field, a menu or a window had what is typed when the last frame ended: Escape leaves that alone.
+    typing: bool,
     pictures: (Sender<Picture>, Receiver<Picture>),
     arrived: (Sender<Arrived>, Receiver<Arrived>),
     wanted: Option<Panel>,
@@ -113,6 +115,8 @@ impl Viewer {
             message: None,
             help: false,
             path: None,
+            asked: None,
+            typing: false,
             pictures: channel(),
             arrived: channel(),
             wanted: None,
@@ -144,7 +148,12 @@ impl Viewer {
                 Ok(bytes) => self.open_bytes(&name, &bytes),
                 Err(error) => self.message = Some((true, error)),
             }
-            wrong.extend(self.message.take_if(|(bad, _)| *bad).map(|(_, error)| error));
+            let error = self.message.take_if(|(bad, _)| *bad).map(|(_, error)| error);
+            if self.asked.take_if(|asked| *asked == name).is_some() && error.is_some() {
+                // to be mended
+                self.path = Some(name);
+            }
+            wrong.extend(error);
         }
         if !wrong.is_empty() {
             self.message = Some((true, wrong.join("; ")));
@@ -154,14 +163,14 @@ impl Viewer {
     /// Opens what was read or dropped.
     pub fn open_bytes(&mut self, path: &str, bytes: &[u8]) {
         if bytes.len() > LARGEST {
-            self.message = Some((true, format!("{path}: {} bytes are more than a trace has", bytes.len())));
+            self.message = Some((true, format!("{path}: more than {LARGEST} bytes, which no trace has")));
             return;
         }
         match Trace::from_json(bytes) {
             Ok(trace) => {
                 let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
                 self.state.add(Document::new(name, trace));
-                self.state.settings.remember(path);
+                self.state.settings.remember(&self.files.place(path));
                 self.message = None;
             }
             Err(error) => self.message = Some((true, format!("{path}: {error}"))),
@@ -197,7 +206,7 @@ impl Viewer {
     fn keys(&mut self, ctx: &Context) {
         let command = |key| ctx.input_mut(|i| i.consume_key(egui::Modifiers::COMMAND, key));
         if command(Key::O) {
-            self.path = Some(String::new());
+            self.path.get_or_insert_default();
         }
         if command(Key::W) {
             self.state.close(self.state.current);
@@ -219,7 +228,7 @@ impl Viewer {
         if typed("?") {
             self.help = !self.help;
         }
-        if ctx.input(|i| i.key_pressed(Key::Escape)) {
+        if ctx.input(|i| i.key_pressed(Key::Escape)) && !self.typing {
             if self.help {
                 self.help = false;
             } else if !self.state.filter.is_empty() {
@@ -249,7 +258,7 @@ impl Viewer {
                     .desired_width(190.0);
                 let field = ui.add(filter);
                 let field = field.labelled_by(ui.label("Filter").id);
-                if field.has_focus() && ui.input(|i| i.key_pressed(Key::Escape)) {
+                if (field.has_focus() || field.lost_focus()) && ui.input(|i| i.key_pressed(Key::Escape)) {
                     self.state.filter.clear();
                 }
                 if self.state.live.running.is_some() {
@@ -399,6 +408,7 @@ impl Viewer {
                 given_up = ui.input(|i| i.key_pressed(Key::Escape));
             });
         if chosen && !path.trim().is_empty() {
+            self.asked = Some(path.trim().to_owned());
             self.open(&[path.trim()], ctx);
         } else if open && !given_up && !chosen {
             self.path = Some(path);
@@ -445,6 +455,7 @@ impl Viewer {
         self.windows(&ctx);
         self.obey(&ctx);
         self.take_pictures(&ctx);
+        self.typing = self.path.is_some() || ctx.memory(|m| m.focused().is_some()) || egui::Popup::is_any_open(&ctx);
     }
 }
 

@@ -7,13 +7,21 @@ use std::pin::Pin;
 /// What is done when it has come; a desktop has it at once.
 pub type Later<T> = Pin<Box<dyn Future<Output = T>>>;
 
+/// The largest file that is read, so that a wrong one does not fill the memory.
+pub const LARGEST: usize = 1 << 30;
+
 /// Where files are read and written.
 pub trait Files {
-    /// All bytes of a file, or what went wrong in words that name the file.
+    /// All bytes of a file, of one above [`LARGEST`] at least one more than that, or what went wrong in words that name the file.
     fn read(&self, path: &str) -> Later<Result<Vec<u8>, String>>;
 
     /// All bytes of a file that was dropped on the window, or what went wrong in words.
     fn dropped(&self, file: DroppedFileHandle) -> Later<Result<Vec<u8>, String>>;
+
+    /// What a file is called wherever one stands.
+    fn place(&self, path: &str) -> String {
+        path.to_owned()
+    }
 
     /// Writes a new file whose name begins with `stem`, and says where it is.
     ///

@@ -2,13 +2,13 @@
 
 use eframe::egui::{self, DroppedFileHandle};
 use kiln_viewer::app::{Viewer, style};
-use kiln_viewer::files::{Files, Later};
+use kiln_viewer::files::{Files, LARGEST, Later};
 use kiln_viewer::live::Worker;
 use kiln_viewer::live::device::Device;
 use kiln_viewer::live::panel::Live;
-use std::fs::{self, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::future::ready;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -67,8 +67,14 @@ struct Disk {
 
 impl Files for Disk {
     fn read(&self, path: &str) -> Later<Result<Vec<u8>, String>> {
-        let read = fs::read(path).map_err(|e| format!("{path}: {e}"));
-        Box::pin(ready(read))
+        let mut bytes = Vec::new();
+        let read = File::open(path).and_then(|file| file.take(LARGEST as u64 + 1).read_to_end(&mut bytes));
+        Box::pin(ready(read.map(|_| bytes).map_err(|e| format!("{path}: {e}"))))
+    }
+
+    fn place(&self, path: &str) -> String {
+        // where there is no folder to stand in, a path stays as it is
+        std::path::absolute(path).map_or_else(|_| path.to_owned(), |whole| whole.display().to_string())
     }
 
     fn dropped(&self, file: DroppedFileHandle) -> Later<Result<Vec<u8>, String>> {

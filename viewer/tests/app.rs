@@ -1,5 +1,6 @@
 //! In: files, keys and a backend that stands still; out: what the whole window makes of them. Draws nothing to pixels.
 
+use eframe::egui::accesskit::Role;
 use eframe::egui::{DroppedFile, DroppedFileHandle, Event, Key, Modifiers};
 use egui_kittest::Harness;
 use egui_kittest::kittest::Queryable;
@@ -233,6 +234,73 @@ fn keys_open_the_list_and_escape_goes_back_step_by_step() {
 }
 
 #[test]
+fn escape_in_a_field_or_menu_leaves_the_filter() {
+    let mut harness = plain();
+    harness.state_mut().state.add(sample::document());
+    harness.state_mut().state.filter = "matmul".into();
+    harness.run_steps(2);
+    let asks = |harness: &Harness<'_, Viewer>| harness.query_by_label_contains("A file can be dropped").is_some();
+    harness.key_press_modifiers(Modifiers::COMMAND, Key::O);
+    harness.run_steps(2);
+    assert!(asks(&harness));
+    harness.key_press(Key::Escape);
+    harness.run_steps(2);
+    assert!(!asks(&harness) && harness.state().state.filter == "matmul");
+    harness.get_by_label("File").click();
+    harness.run_steps(2);
+    assert!(harness.query_by_label("Open again").is_some());
+    harness.key_press(Key::Escape);
+    harness.run_steps(2);
+    assert!(harness.query_by_label("Open again").is_none() && harness.state().state.filter == "matmul");
+    harness.key_press(Key::Escape);
+    harness.run_steps(2);
+    assert_eq!(harness.state().state.filter, "");
+    // in its own field too
+    harness.state_mut().state.filter = "norm".into();
+    harness.key_press_modifiers(Modifiers::COMMAND, Key::F);
+    harness.run_steps(2);
+    harness.key_press(Key::Escape);
+    harness.run_steps(2);
+    assert_eq!(harness.state().state.filter, "");
+}
+
+#[test]
+fn a_path_that_cannot_be_opened_stays_to_be_mended() {
+    let mut harness = window(Box::new(Kept::default()), Live::without_backend());
+    harness.run_steps(2);
+    harness.key_press_modifiers(Modifiers::COMMAND, Key::O);
+    harness.run_steps(2);
+    harness.event(Event::Text("nowhere.json".into()));
+    harness.run_steps(2);
+    for _ in 0..2 {
+        harness.get_by_label("Open").click();
+        harness.run_steps(2);
+        assert_eq!(harness.state().message, Some((true, "nowhere.json: not found".into())));
+        // once more, and what was typed is still there
+        harness.state_mut().message = None;
+        harness.key_press_modifiers(Modifiers::COMMAND, Key::O);
+        harness.run_steps(2);
+    }
+}
+
+#[test]
+fn another_trace_to_compare_takes_the_selection_away() {
+    let mut harness = plain();
+    harness.state_mut().state.add(Document::new("one.json", sample::eager()));
+    harness.state_mut().state.add(Document::new("two.json", sample::trace()));
+    harness.state_mut().tree.make_active(|_, tile| matches!(tile, Tile::Pane(pane) if *pane == Panel::Compare));
+    harness.state_mut().state.selection = Selection::Dispatch(1);
+    harness.run_steps(3);
+    harness.get_by_role_and_label(Role::ComboBox, "second").click();
+    harness.run_steps(3);
+    let one = harness.state().state.open[0].document.caption();
+    harness.get_all_by_label(&one).last().expect("the list has it").click();
+    harness.run_steps(3);
+    let state = &harness.state().state;
+    assert_eq!((state.base, state.current, &state.selection), (0, 0, &Selection::None));
+}
+
+#[test]
 fn a_click_in_one_panel_selects_in_all() {
     let mut harness = plain();
     harness.state_mut().state.add(sample::document());
@@ -311,6 +379,25 @@ fn the_window_never_waits_for_a_model_that_stands_still() {
     assert_eq!(harness.state().state.live.error.as_deref(), Some("device lost: a test; open a new session"));
     assert!(harness.state().state.live.running.is_none());
     assert_eq!(harness.state().state.open.len(), 1, "what was run stays open");
+}
+
+#[test]
+fn a_run_s_trace_that_was_closed_stays_closed() {
+    let (mut harness, go) = still();
+    harness.state_mut().state.live.start(Job::default());
+    go.send(()).unwrap();
+    go.send(()).unwrap();
+    until(&mut harness, |v| v.state.open.len() == 1);
+    harness.state_mut().state.close(0);
+    go.send(()).unwrap();
+    until(&mut harness, |v| v.state.live.frames == 2);
+    // a run that ends gives its trace once more
+    harness.state_mut().state.live.stop();
+    go.send(()).unwrap();
+    drop(go);
+    until(&mut harness, |v| v.state.live.running.is_none());
+    harness.run_steps(2);
+    assert!(harness.state().state.open.is_empty());
 }
 
 #[test]

@@ -31,6 +31,8 @@ pub struct Live {
     pub frames: u64,
     /// Position of its document among the open ones.
     document: Option<usize>,
+    /// Whether that was closed while it runs.
+    closed: bool,
 }
 
 /// Frames in the plot.
@@ -54,6 +56,7 @@ impl Live {
             history: VecDeque::new(),
             frames: 0,
             document: None,
+            closed: false,
         }
     }
 
@@ -89,6 +92,7 @@ impl Live {
 
     /// A document was closed.
     pub fn closed(&mut self, at: usize) {
+        self.closed |= self.document == Some(at);
         self.document = match self.document {
             Some(here) if here == at => None,
             Some(here) if here > at => Some(here - 1),
@@ -107,7 +111,7 @@ pub fn update(state: &mut State) {
             Event::Started(job) => {
                 live.running = Some(job);
                 live.starting = false;
-                live.document = None;
+                (live.document, live.closed) = (None, false);
                 live.history.clear();
                 live.frames = 0;
             }
@@ -120,6 +124,7 @@ pub fn update(state: &mut State) {
             }
             Event::Document(document, timeline) => match live.document {
                 Some(at) => state.replace(at, document, timeline),
+                None if live.closed => {}
                 None => {
                     state.add_made(document, timeline);
                     state.live.document = Some(state.open.len() - 1);

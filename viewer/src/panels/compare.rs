@@ -120,13 +120,14 @@ fn total(ui: &mut Ui, show: impl FnOnce(&mut Ui)) {
 }
 
 fn pickers(ui: &mut Ui, state: &mut State) {
+    let shown = state.current;
     let captions: Vec<String> = state.open.iter().map(|o| o.document.caption()).collect();
     let width = (ui.available_width() - 230.0).clamp(160.0, 420.0);
     egui::Grid::new("compare_pickers").num_columns(3).spacing([8.0, 4.0]).show(ui, |ui| {
         for (label, at) in [("first", &mut state.base), ("second", &mut state.current)] {
             let name = ui.label(label);
-            let shown = captions.get(*at).map_or("", String::as_str);
-            let picker = egui::ComboBox::from_id_salt(label).selected_text(shown).width(width).truncate();
+            let caption = captions.get(*at).map_or("", String::as_str);
+            let picker = egui::ComboBox::from_id_salt(label).selected_text(caption).width(width).truncate();
             let picker = picker.show_ui(ui, |ui| {
                 for (i, caption) in captions.iter().enumerate() {
                     ui.selectable_value(at, i, caption);
@@ -140,10 +141,13 @@ fn pickers(ui: &mut Ui, state: &mut State) {
         }
         if ui.button("⇄").on_hover_text("swap").clicked() {
             std::mem::swap(&mut state.base, &mut state.current);
-            state.selection = Selection::None;
         }
         ui.end_row();
     });
+    if state.current != shown {
+        // it was of the other trace
+        state.selection = Selection::None;
+    }
 }
 
 fn change(ui: &mut Ui, row: &Part) {
