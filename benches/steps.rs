@@ -76,6 +76,8 @@ fn job(session: &Session, sizes: Sizes, phase: Phase, dtype: DType, options: &Co
                     DType::F16 => Precision::F16(LossScaling::default()),
                     _ => Precision::F32,
                 },
+                // the deep model's activations outgrow f16 within a few steps
+                skip_non_finite: dtype == DType::F16,
                 ..TrainOptions::default()
             };
             Job::train(session, work, &params, &train, options)

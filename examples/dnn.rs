@@ -7,6 +7,7 @@ use kiln::measure::{Peak, peak, theoretical_flops};
 use kiln::model::{Dnn, DnnConfig, Init, init};
 use kiln::session::{CompileOptions, Mode, Session};
 use kiln::tensor::Tensor;
+use kiln::trace::stats;
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -132,15 +133,15 @@ fn table(session: &Session, args: &Args, job: &Job, peak: Peak) -> Result<(), Bo
         for i in 0..=args.runs {
             let begin = Instant::now();
             let run = program.submit_unread(&[("input", &x)])?;
-            let host = run.host_ns() as f64 / 1e3;
+            let host = run.host_ns();
             submits = run.submits();
             run.wait()?;
             if i > 0 {
-                walls.push(begin.elapsed().as_secs_f64());
+                walls.push(begin.elapsed().as_nanos() as u64);
                 hosts.push(host);
             }
         }
-        let seconds = median(&mut walls);
+        let seconds = median(walls) / 1e9;
         let rate = program.compiled().recording.estimate().flops / seconds;
         let mib = program.plan().total() as f64 / f64::from(1 << 20);
         println!(
@@ -148,7 +149,7 @@ fn table(session: &Session, args: &Args, job: &Job, peak: Peak) -> Result<(), Bo
             mode.to_string(),
             seconds * 1e3,
             program.dispatches(),
-            median(&mut hosts),
+            median(hosts) / 1e3,
             rate / 1e9,
             100.0 * rate / peak.flops
         );
@@ -156,7 +157,6 @@ fn table(session: &Session, args: &Args, job: &Job, peak: Peak) -> Result<(), Bo
     Ok(())
 }
 
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+fn median(values: Vec<u64>) -> f64 {
+    stats(values).map_or(f64::NAN, |s| s.median)
 }

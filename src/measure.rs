@@ -98,16 +98,36 @@ fn best(mut run: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
     Ok(least)
 }
 
-/// The vendor's figure for f32 FLOP/s, where it is known by the adapter's name.
+/// The vendor's figure for f32 FLOP/s, where it is known by the adapter's name. Other cards of a series have other figures.
 pub fn theoretical_flops(adapter: &str) -> Option<f64> {
     // vendors' data sheets: dense f32 without matrix units
-    const KNOWN: [(&str, f64); 6] = [
-        ("H200", 66.9e12),
-        ("H100", 66.9e12),
-        ("A100", 19.5e12),
-        ("RTX 4090", 82.6e12),
-        ("RTX 3090", 35.6e12),
-        ("RX 7900 XTX", 61.4e12),
+    const KNOWN: [(&str, f64); 8] = [
+        ("NVIDIA H200", 66.9e12),
+        ("NVIDIA H100 80GB HBM3", 66.9e12),
+        ("NVIDIA H100 PCIe", 51.2e12),
+        ("NVIDIA A100-SXM4-40GB", 19.5e12),
+        ("NVIDIA A100-SXM4-80GB", 19.5e12),
+        ("NVIDIA GeForce RTX 4090", 82.6e12),
+        ("NVIDIA GeForce RTX 3090", 35.6e12),
+        ("AMD Radeon RX 7900 XTX", 61.4e12),
     ];
-    KNOWN.iter().find(|(name, _)| adapter.contains(name)).map(|(_, flops)| *flops)
+    // drivers say more in brackets
+    let name = adapter.split(" (").next().unwrap_or(adapter);
+    KNOWN.iter().find(|(known, _)| *known == name).map(|(_, flops)| *flops)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::theoretical_flops;
+
+    #[test]
+    fn figures_are_of_the_very_card() {
+        assert_eq!(theoretical_flops("NVIDIA GeForce RTX 4090"), Some(82.6e12));
+        assert_eq!(theoretical_flops("AMD Radeon RX 7900 XTX (RADV NAVI31)"), Some(61.4e12));
+        for other in
+            ["NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 4090 D", "NVIDIA GeForce RTX 3090 Ti", ""]
+        {
+            assert_eq!(theoretical_flops(other), None, "{other}");
+        }
+    }
 }

@@ -230,6 +230,12 @@ fn d10_a_buffer_that_cannot_be_made_is_an_error_and_the_session_goes_on() {
         "out of device memory: buffer \"wte\" of 154389504 bytes (the program takes 500000000 in all); use a smaller \
          size or free other programs"
     );
+    let limit =
+        |runs| GpuError::Limit { buffer: "rows of inputs".into(), bytes: 536_870_912, limit: 268_435_456, runs };
+    let words = "buffer \"rows of inputs\" of 536870912 bytes, but this device's largest buffer is 268435456 bytes;";
+    assert_eq!(limit(1).to_string(), format!("{words} use a smaller size or another adapter"));
+    let fewer = "submit fewer runs at once, or use a smaller size or another adapter";
+    assert_eq!(limit(64).to_string(), format!("{words} {fewer}"));
 }
 
 #[test]

@@ -397,6 +397,9 @@ fn a_packed_layout_is_loaded_by_the_parameters_own_names() {
     let files = Files::new();
     let checkpoint = Checkpoint::open(files.file(header, &[0; 16])).unwrap();
     assert_eq!(checkpoint.load(&wanted).unwrap().tensors().keys().collect::<Vec<_>>(), ["k", "q"]);
+    // nor does a copy in another type take its original's place
+    wanted.copy(members[0], DType::F16);
+    assert_eq!(checkpoint.load(&wanted).unwrap().tensors()["q"].dtype(), DType::F32);
 }
 
 #[test]

@@ -139,6 +139,8 @@ fn fraction(i: usize, stream: usize) -> f32 {
 
 /// A program that can be timed.
 pub trait Job {
+    /// Whether a run can start before the one before it has ended.
+    const IN_FLIGHT: bool;
     /// Puts a batch where runs read it, and waits until it is there.
     fn place(&mut self, batch: usize) -> Result;
     /// Starts a run.
@@ -205,13 +207,15 @@ pub fn measure<J: Job>(cell: &Cell, make: impl FnOnce() -> Result<J>, about: imp
     job.wait()?;
     let in_flight = begin.elapsed().as_secs_f64() * 1e3 / cell.runs as f64;
     times.sort_by(f64::total_cmp);
-    let quantile = |share: f64| times[(share * (times.len() - 1) as f64).round() as usize];
+    // the middle one or the mean of the middle two; the least that 95 % do not exceed
+    let median = (times[(times.len() - 1) / 2] + times[times.len() / 2]) / 2.0;
+    let p95 = times[(times.len() * 95).div_ceil(100) - 1];
     let About { program, adapter, driver, peak_mib, dispatches, note } = about(&mut job);
     println!(
         "{}",
         json!({
             "line": "measured", "program": program, "adapter": adapter, "driver": driver, "runs": cell.runs,
-            "ms": quantile(0.5), "p95_ms": quantile(0.95), "min_ms": times[0], "in_flight_ms": in_flight,
+            "ms": median, "p95_ms": p95, "min_ms": times[0], "in_flight_ms": J::IN_FLIGHT.then_some(in_flight),
             "first_run_s": first, "loss": loss, "peak_mib": peak_mib, "dispatches": dispatches, "note": note,
         })
     );

@@ -22,6 +22,7 @@ import json
 import struct
 import sys
 import time
+from statistics import median
 
 try:
     import torch
@@ -235,8 +236,9 @@ def take(pci):
     torch.cuda.set_device(found.index(pci))
 
 
-def quantile(ascending, share):
-    return ascending[round(share * (len(ascending) - 1))]
+def kept_by_95(ascending):
+    """The least that 95 % do not exceed (nearest rank)."""
+    return ascending[-(-95 * len(ascending) // 100) - 1]
 
 
 def main():
@@ -332,8 +334,8 @@ def main():
     events.sort()
     row = {"line": "measured", "program": f"PyTorch {torch.__version__}", "runs": args.runs}
     row |= {"adapter": torch.cuda.get_device_name() if cuda else "CPU", "driver": torch.version.cuda or "", "pci": args.pci}
-    row |= {"ms": quantile(walls, 0.5), "p95_ms": quantile(walls, 0.95), "min_ms": walls[0], "in_flight_ms": in_flight}
-    row |= {"device_ms": quantile(events, 0.5) if cuda else None, "first_run_s": first, "loss": loss}
+    row |= {"ms": median(walls), "p95_ms": kept_by_95(walls), "min_ms": walls[0], "in_flight_ms": in_flight}
+    row |= {"device_ms": median(events) if cuda else None, "first_run_s": first, "loss": loss}
     # the batches that wait for their turn are not the model's
     waiting = sum(t.numel() * t.element_size() for batch in batches for t in batch)
     row |= {"peak_mib": (torch.cuda.max_memory_allocated() - waiting) / 2**20 if cuda else None}

@@ -244,11 +244,14 @@ fn across(out: &mut String, tables: &[Table]) {
     for id in ids {
         let _ = write!(out, "| {} |", id.trim_start_matches("kiln/"));
         for table in tables {
-            // the last run's
-            let row = table.rows.iter().rfind(|r| r.measurement.id == id);
-            let shown = row.and_then(|r| Some((r.measured()?.ms, r.roofline?)));
-            let text =
-                shown.map_or("–".into(), |(ms, share)| format!("{} ({:.0} %)", number(Some(ms)), 100.0 * share));
+            // the last run's that measured it
+            let row = table.rows.iter().rfind(|r| r.measurement.id == id && r.measured().is_some());
+            let shown = row.and_then(|r| Some((number(Some(r.measured()?.ms)), r.roofline)));
+            let text = match shown {
+                None => "–".into(),
+                Some((ms, None)) => ms,
+                Some((ms, Some(share))) => format!("{ms} ({:.0} %)", 100.0 * share),
+            };
             let _ = write!(out, " {text} |");
         }
         out.push('\n');
@@ -365,9 +368,12 @@ mod tests {
     #[test]
     fn adapters_stand_side_by_side() {
         let id = "kiln/deep/full/he/infer/fused/highest";
-        let on =
-            |adapter: &str, ms| Record::Cell(Measurement { adapter: adapter.into(), ..measurement(id, "one", ms) });
-        let page = page("Title", &tables(&[on("fast", 2.0), on("slow", 4.0)], false).unwrap(), &[], &[], None);
+        let on = |adapter: &str, run, ms| Measurement { adapter: adapter.into(), ..measurement(id, run, ms) };
+        let failed = Measurement { outcome: Outcome::Failed("no memory".into()), ..on("slow", "two", 0.0) };
+        let records = [on("fast", "one", 2.0), on("slow", "one", 4.0), failed].map(Record::Cell);
+        let page = page("Title", &tables(&records, false).unwrap(), &[], &[], None);
         assert!(page.contains("| cell | fast | slow |"), "{page}");
+        // where peaks were not measured, and a later run failed
+        assert!(page.contains("| deep/full/he/infer/fused/highest | 2.00 | 4.00 |"), "{page}");
     }
 }

@@ -4,6 +4,7 @@
 use crate::cell::{Cell, Program, Weights};
 use crate::sizes::{Model, Scale, Sizes};
 use kiln::gpu::AdapterInfo;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -96,9 +97,10 @@ impl Programs {
         })
     }
 
-    /// Fails if a file is missing that runs one of some cells, which else is known hours later.
-    pub fn check(&self, cells: &[Cell]) -> Result<(), String> {
-        cells.iter().try_for_each(|cell| self.find(&file_of(cell.program)).map(|_| ()))
+    /// Of files that run one of some cells what is said of those that are missing, which else is known hours later.
+    pub fn missing(&self, cells: &[Cell]) -> Vec<String> {
+        let files: BTreeSet<String> = cells.iter().map(|cell| file_of(cell.program)).collect();
+        files.iter().filter_map(|file| self.find(file).err()).collect()
     }
 
     /// kiln's example with an adapter.
@@ -352,7 +354,7 @@ mod tests {
         // of all cells, before any is run
         std::fs::write(folder.path().join("seed_models"), "").unwrap();
         let kiln = crate::tests::cell("kiln/deep/full/he/infer/fused/highest");
-        assert_eq!(programs(folder.path()).check(std::slice::from_ref(&kiln)), Ok(()));
-        assert_eq!(programs(folder.path()).check(&[kiln, cell]), Err(words));
+        assert!(programs(folder.path()).missing(std::slice::from_ref(&kiln)).is_empty());
+        assert_eq!(programs(folder.path()).missing(&[cell.clone(), kiln, cell]), [words]);
     }
 }

@@ -14,7 +14,7 @@ use kiln::gpu::{AdapterChoice, Profiling};
 use kiln::measure::peak;
 use kiln::model::{Checkpoint, GptliteFile, ModelConfig};
 use kiln::session::{CompileOptions, Mode, Session, compile};
-use kiln::trace::Trace;
+use kiln::trace::{Trace, stats};
 use sample::Sampler;
 use std::error::Error;
 use std::io::Write;
@@ -208,12 +208,12 @@ fn compare(session: &Session, file: &GptliteFile, weights: &Checkpoint, tokens: 
         for (generator, walls, hosts, submits) in &mut generators {
             let begin = Instant::now();
             let run = generator.submit(tokens)?;
-            let host = run.host_ns() as f64 / 1e3;
+            let host = run.host_ns();
             *submits = run.submits();
             run.wait()?;
             // the first round warms up
             if round > 0 {
-                walls.push(begin.elapsed().as_secs_f64() * 1e3);
+                walls.push(begin.elapsed().as_nanos() as u64);
                 hosts.push(host);
             }
         }
@@ -224,21 +224,20 @@ fn compare(session: &Session, file: &GptliteFile, weights: &Checkpoint, tokens: 
         "mode", "ms", "speed-up", "submits", "dispatches", "host µs", "planned MiB"
     );
     let mut eager = None;
-    for (generator, walls, hosts, submits) in &mut generators {
-        let ms = median(walls);
+    for (generator, walls, hosts, submits) in generators {
+        let ms = median(walls) / 1e6;
         let base = *eager.get_or_insert(ms);
         let mib = generator.program.plan().total() as f64 / f64::from(1 << 20);
         let (mode, dispatches) = (generator.program.mode().to_string(), generator.program.dispatches());
         println!(
             "{mode:<9} {ms:>9.3} {:>8.2}x {submits:>8} {dispatches:>10} {:>13.1} {mib:>12.2}",
             base / ms,
-            median(hosts)
+            median(hosts) / 1e3
         );
     }
     Ok(())
 }
 
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+fn median(values: Vec<u64>) -> f64 {
+    stats(values).map_or(f64::NAN, |s| s.median)
 }

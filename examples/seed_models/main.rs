@@ -24,7 +24,7 @@ use kiln::reference::{Value, evaluate};
 use kiln::session::Session;
 use kiln::tensor::Tensor;
 use line::Line;
-use measure::{TIMED, quantile};
+use measure::TIMED;
 use plan::plan;
 use row::{Row, measured, print, print_head, write_json};
 use sizes::{Model, Phase, Sizes};
@@ -208,10 +208,10 @@ fn row(
         adapter: session.adapter().name.clone(),
         driver: session.adapter().driver.clone(),
         pci: session.adapter().pci.clone(),
-        runs: times.walls_ms.len(),
-        wall_ms: quantile(&times.walls_ms, 0.5),
-        p95_ms: quantile(&times.walls_ms, 0.95),
-        min_ms: quantile(&times.walls_ms, 0.0),
+        runs: times.walls.count,
+        wall_ms: times.walls.median / 1e6,
+        p95_ms: times.walls.p95 as f64 / 1e6,
+        min_ms: times.walls.min as f64 / 1e6,
         pipelined_ms: times.pipelined_ms,
         gpu_ms: times.gpu_ms,
         submits: times.submits,

@@ -5,7 +5,7 @@ use kiln::gpu::Profiling;
 use kiln::graph::{DROPOUT_COUNTER, DType, TensorType};
 use kiln::session::{CompileOptions, DeviceTensor, Outputs, Program, Run, Session};
 use kiln::tensor::Tensor;
-use kiln::trace::{Frame, Trace};
+use kiln::trace::{Frame, Stats, Trace, stats};
 use kiln::train::{SCALARS, TrainOptions};
 use kiln::trainer::{Steps, Trainer};
 use std::collections::BTreeMap;
@@ -34,12 +34,12 @@ enum InFlight<'a> {
 
 /// What a run takes.
 pub struct Times {
-    /// From the call that submits a run to its end, milliseconds, ascending. Each waits for the one before, and what its
-    /// batch keeps on the device is where it reads it.
-    pub walls_ms: Vec<f64>,
+    /// From the call that submits a run to its end. Each waits for the one before, and what its batch keeps on the device
+    /// is where it reads it.
+    pub walls: Stats,
     /// Per run of several in flight, milliseconds.
     pub pipelined_ms: f64,
-    /// First kernel's begin to last kernel's end of one run, milliseconds; `None` without timestamps.
+    /// First kernel's begin to last kernel's end of one run with few stamps, milliseconds; `None` without timestamps.
     pub gpu_ms: Option<f64>,
     pub submits: u64,
     pub host_us: f64,
@@ -157,7 +157,7 @@ impl Job {
             }
         };
         let ms = begin.elapsed().as_secs_f64() * 1e3;
-        Ok((outputs, Times { walls_ms: vec![ms], pipelined_ms: ms, gpu_ms: None, submits, host_us }))
+        Ok((outputs, Times { walls: of_ms(&[ms]), pipelined_ms: ms, gpu_ms: None, submits, host_us }))
     }
 
     /// Runs that each wait for the one before.
@@ -188,7 +188,8 @@ impl Job {
         Ok(())
     }
 
-    /// Some runs after others that warm up, and then one with timestamps, whose trace is printed if asked.
+    /// Some runs after others that warm up, and then two with timestamps: the first has one at each dispatch, which takes
+    /// up to twice as long, and is printed if asked.
     pub fn measure(&self, runs: usize, kernels: bool) -> Result<Times, Box<dyn Error>> {
         self.warm_up(runs)?;
         let waited = self.waited(runs)?;
@@ -201,16 +202,15 @@ impl Job {
             run.wait()?;
         }
         let pipelined_ms = begin.elapsed().as_secs_f64() * 1e3 / runs as f64;
-        let trace = self.trace()?;
+        let each = self.trace()?;
         if kernels {
-            print!("{trace}");
+            print!("{each}");
         }
-        let gpu_ms = trace.gpu_stats().map(|s| s.median / 1e6);
-        let mut walls_ms: Vec<f64> = waited.iter().map(|w| w.wall_ms).collect();
-        walls_ms.sort_by(f64::total_cmp);
-        let host_us = median(&mut waited.iter().map(|w| w.host_us).collect::<Vec<_>>());
+        let gpu_ms = self.trace()?.gpu_stats().map(|s| s.median / 1e6);
+        let walls = of_ms(&waited.iter().map(|w| w.wall_ms).collect::<Vec<_>>());
+        let host_us = median(&waited.iter().map(|w| w.host_us).collect::<Vec<_>>());
         let submits = waited.last().map_or(0, |w| w.submits);
-        Ok(Times { walls_ms, pipelined_ms, gpu_ms, submits, host_us })
+        Ok(Times { walls, pipelined_ms, gpu_ms, submits, host_us })
     }
 
     /// What timestamps cost: medians over rounds that time runs in each way of [`TIMED`] by turns, after some that warm up.
@@ -224,7 +224,8 @@ impl Job {
             None => program.submit_unread(&given),
         };
         let mut samples = [const { Samples::new() }; 3];
-        for round in 0..rounds + rounds / 3 {
+        let warming = (rounds / 3).max(1);
+        for round in 0..warming + rounds {
             // each way is first as often as the others
             for which in (0..3).map(|i| (round + i) % 3) {
                 let begin = Instant::now();
@@ -238,7 +239,7 @@ impl Job {
                     run.wait()?;
                 }
                 let in_flight = begin.elapsed().as_secs_f64() * 1e3 / IN_FLIGHT as f64;
-                if round >= rounds / 3 {
+                if round >= warming {
                     samples[which].add(in_flight, alone, host, frame);
                 }
             }
@@ -296,14 +297,14 @@ impl Samples {
         self.last = Some(frame);
     }
 
-    fn cost(mut self) -> Cost {
+    fn cost(self) -> Cost {
         let last = self.last.unwrap_or_default();
         let in_groups = last.shared.iter().map(|(first, last)| last - first).sum::<usize>();
         Cost {
-            in_flight: median(&mut self.in_flight),
-            alone: median(&mut self.alone),
-            host: median(&mut self.host),
-            stamped: (!self.stamped.is_empty()).then(|| median(&mut self.stamped)),
+            in_flight: median(&self.in_flight),
+            alone: median(&self.alone),
+            host: median(&self.host),
+            stamped: (!self.stamped.is_empty()).then(|| median(&self.stamped)),
             passes: last.passes,
             timed: last.times.iter().flatten().count() - in_groups,
         }
@@ -345,13 +346,11 @@ impl<'a> InFlight<'a> {
     }
 }
 
-/// The number below which this share of ascending ones lies.
-pub fn quantile(ascending: &[f64], share: f64) -> f64 {
-    let last = ascending.len().saturating_sub(1);
-    ascending.get((share * last as f64).round() as usize).copied().unwrap_or(f64::NAN)
+/// Of milliseconds.
+fn of_ms(values: &[f64]) -> Stats {
+    stats(values.iter().map(|ms| (ms * 1e6).round() as u64)).unwrap_or_default()
 }
 
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    quantile(values, 0.5)
+fn median(values: &[f64]) -> f64 {
+    of_ms(values).median / 1e6
 }

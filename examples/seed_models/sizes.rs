@@ -110,8 +110,8 @@ impl Sizes {
     }
 
     /// FLOPs of a run's matrix products, a multiply-add counted as two: only what lies under the causal mask, and
-    /// nothing computed twice. A step has two more products for each one, but for the first layer's input gradient, and
-    /// five for attention's two; element-wise work is not counted.
+    /// nothing computed twice. A step has two more products for each one, but for the first layer's input gradient;
+    /// element-wise work is not counted.
     pub fn flops(&self, phase: Phase) -> f64 {
         let [s, e, l, v] = [self.rows, self.width, self.depth, self.vocab].map(|n| n as f64);
         match (self.model, phase) {
@@ -121,7 +121,7 @@ impl Sizes {
                 let attention = l * 2.0 * s * (s + 1.0) * e;
                 match phase {
                     Phase::Infer => linears + attention,
-                    Phase::Train => 3.0 * linears + 3.5 * attention,
+                    Phase::Train => 3.0 * (linears + attention),
                 }
             }
             (_, Phase::Infer) => 2.0 * s * e * e * l,

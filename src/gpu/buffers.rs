@@ -31,13 +31,18 @@ pub(super) fn make_buffer(
 ) -> Result<wgpu::Buffer, GpuError> {
     let limit = gpu.caps().max_buffer_bytes;
     if bytes > limit {
-        return Err(GpuError::Limit { buffer: label.to_owned(), bytes, limit });
+        return Err(GpuError::Limit { buffer: label.to_owned(), bytes, limit, runs: 1 });
     }
     let descriptor = wgpu::BufferDescriptor { label: Some(label), size: bytes, usage, mapped_at_creation: false };
-    gpu.scoped(|| gpu.device.create_buffer(&descriptor)).map_err(|e| match e {
+    gpu.scoped(|| gpu.device.create_buffer(&descriptor)).map_err(|e| unmade(gpu, label, bytes, total, e))
+}
+
+/// Why something was not made that takes so many bytes.
+pub(super) fn unmade(gpu: &Gpu, label: &str, bytes: u64, total: u64, why: wgpu::Error) -> GpuError {
+    match why {
         wgpu::Error::OutOfMemory { .. } => GpuError::OutOfMemory { buffer: label.to_owned(), bytes, total },
         other => gpu.check().err().unwrap_or(GpuError::Refused { reason: other.to_string() }),
-    })
+    }
 }
 
 /// The buffers, the first of which are there.

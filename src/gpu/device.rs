@@ -157,7 +157,7 @@ impl Gpu {
             return Err(GpuError::Lost { reason: reason.clone() });
         }
         if let Some(reason) = faults.exhausted.take() {
-            return Err(GpuError::Staging { reason });
+            return Err(GpuError::Exhausted { reason });
         }
         match &faults.refused {
             Some(reason) => Err(GpuError::Refused { reason: reason.clone() }),

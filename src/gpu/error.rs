@@ -34,17 +34,18 @@ pub enum GpuError {
         /// Bytes of the whole program.
         total: u64,
     },
-    /// The device has no memory left for what is copied to it or measured.
+    /// The device had no memory left for what wgpu keeps itself; told once, by the next call.
     #[error(
-        "out of device memory for a copy or for timestamps ({reason}); what it was for may be incomplete: give it anew, with a smaller size or after freeing other programs"
+        "out of device memory ({reason}); what was given last may be incomplete: give it anew, with a smaller size or after freeing other programs"
     )]
-    Staging {
+    Exhausted {
         /// wgpu's words.
         reason: String,
     },
     /// A buffer is larger than the device allows.
     #[error(
-        "buffer \"{buffer}\" of {bytes} bytes, but this device's largest buffer is {limit} bytes; use a smaller size or another adapter"
+        "buffer \"{buffer}\" of {bytes} bytes, but this device's largest buffer is {limit} bytes; {}use a smaller size or another adapter",
+        if *.runs > 1 { "submit fewer runs at once, or " } else { "" }
     )]
     Limit {
         /// The buffer.
@@ -53,6 +54,8 @@ pub enum GpuError {
         bytes: u64,
         /// The limit.
         limit: u64,
+        /// Runs of the one submit that it was for.
+        runs: usize,
     },
     /// A kernel does not compile.
     #[error("kernel {kernel} of \"{node}\" does not compile: {reason}\n{excerpt}")]

@@ -78,6 +78,13 @@ impl Executable {
     /// them ready.
     pub fn submit(&self, runs: &[Vec<&[u8]>], how: Submission) -> Result<Pending<'_>, GpuError> {
         self.gpu.check()?;
+        self.started(runs, how).map_err(|e| match e {
+            GpuError::Limit { buffer, bytes, limit, .. } => GpuError::Limit { buffer, bytes, limit, runs: runs.len() },
+            other => other,
+        })
+    }
+
+    fn started(&self, runs: &[Vec<&[u8]>], how: Submission) -> Result<Pending<'_>, GpuError> {
         let begin = Instant::now();
         let mut clock = Clock::start(how.profile.is_some());
         // between its upload and its last submit no other run may write the inputs
@@ -86,10 +93,11 @@ impl Executable {
         let dispatches = self.recording.dispatches.len();
         let (most, total) = (how.split.unwrap_or(usize::MAX).max(1), dispatches * runs.len());
         let timed = how.profile.filter(|_| self.timestamps && total > 0);
-        let mut stamps = timed.map(|how| {
+        let stamps = timed.map(|how| {
             let ends = self.took.get().filter(|_| how == Profiling::Light).map(|took| group_ends(took).into());
             Stamps::new(self, total, runs.len() + total.div_ceil(most), ends)
         });
+        let mut stamps = stamps.transpose()?;
         let (ranges, mut staging_bytes) = self.staging_ranges(runs.len(), how.read);
         let stamps_at = staging_bytes;
         staging_bytes += stamps.as_ref().map_or(0, Stamps::bytes);
@@ -97,7 +105,7 @@ impl Executable {
             0 => None,
             bytes => Some(self.staging_buffer(bytes)?),
         };
-        let kept = self.kept_buffers(how.read)?;
+        let kept = self.kept_buffers(how.read && !runs.is_empty())?;
         let encode_begin = Instant::now();
         let mut between = Duration::ZERO;
         let (mut passes, mut submits, mut room) = (0, 1, most);

@@ -4,7 +4,8 @@
 //! A stamp inside a pass waits for all before it, some microseconds on a large device. So there is one between two
 //! groups, the end of the one and the begin of the other, and one more around each part that is encoded at once.
 
-use super::Executable;
+use super::buffers::{make_buffer, unmade};
+use super::{Executable, GpuError};
 use std::sync::Arc;
 
 /// How a run is timed on the device. A stamp between two dispatches lets the device run dry, so it costs time itself.
@@ -38,26 +39,28 @@ pub(super) struct Stamps {
 
 impl Stamps {
     /// For so many dispatches in such groups, encoded in at most so many parts.
-    pub fn new(executable: &Executable, dispatches: usize, parts: usize, ends: Option<Arc<[usize]>>) -> Stamps {
-        let device = &executable.gpu.device;
+    pub fn new(
+        executable: &Executable,
+        dispatches: usize,
+        parts: usize,
+        ends: Option<Arc<[usize]>>,
+    ) -> Result<Stamps, GpuError> {
+        let (gpu, total) = (&executable.gpu, executable.recording.bytes());
+        let device = &gpu.device;
         let inside = device.features().contains(wgpu::Features::TIMESTAMP_QUERY_INSIDE_PASSES);
         let room = if inside { dispatches + parts.min(dispatches) } else { 2 * dispatches };
         let set = |first: usize| {
             let count = (room - first).min(QUERIES) as u32;
-            device.create_query_set(&wgpu::QuerySetDescriptor {
-                label: Some("stamps"),
-                ty: wgpu::QueryType::Timestamp,
-                count,
-            })
+            let ty = wgpu::QueryType::Timestamp;
+            let descriptor = wgpu::QuerySetDescriptor { label: Some("stamps"), ty, count };
+            let made = gpu.scoped(|| device.create_query_set(&descriptor));
+            made.map_err(|e| unmade(gpu, "stamps", u64::from(count) * 8, total, e))
         };
-        let resolved = device.create_buffer(&wgpu::BufferDescriptor {
-            label: Some("stamps"),
-            size: (room as u64 * 8).next_multiple_of(wgpu::QUERY_RESOLVE_BUFFER_ALIGNMENT),
-            usage: wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC,
-            mapped_at_creation: false,
-        });
-        let sets = (0..room).step_by(QUERIES).map(set).collect();
-        Stamps { sets, resolved, ends, begins: Vec::with_capacity(dispatches), written: 0, room, inside }
+        let bytes = (room as u64 * 8).next_multiple_of(wgpu::QUERY_RESOLVE_BUFFER_ALIGNMENT);
+        let usage = wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC;
+        let resolved = make_buffer(gpu, "stamps", bytes, usage, total)?;
+        let sets = (0..room).step_by(QUERIES).map(set).collect::<Result<_, _>>()?;
+        Ok(Stamps { sets, resolved, ends, begins: Vec::with_capacity(dispatches), written: 0, room, inside })
     }
 
     /// Bytes for all stamps.

@@ -126,7 +126,7 @@ impl Checkpoint {
     /// are not. Nothing is copied yet.
     pub fn load(&self, layout: &ParamLayout) -> Result<Loaded<'_>, CheckpointError> {
         let mut wanted = BTreeMap::new();
-        for (_, storage) in layout.iter() {
+        for (_, storage) in layout.iter().filter(|(_, storage)| storage.copy_of.is_none()) {
             for part in &storage.parts {
                 wanted.insert(part.name.clone(), TensorType::new(storage.dtype, part.shape.clone()));
             }

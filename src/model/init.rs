@@ -56,7 +56,7 @@ impl Drawn {
     /// See [`init`].
     pub fn new(layout: &ParamLayout, kind: Init, seed: u64) -> Result<Drawn, ModelError> {
         let mut types = BTreeMap::new();
-        for (_, storage) in layout.iter() {
+        for (_, storage) in layout.iter().filter(|(_, storage)| storage.copy_of.is_none()) {
             for part in &storage.parts {
                 types.insert(part.name.as_str(), TensorType::new(storage.dtype, part.shape.clone()));
             }
@@ -219,6 +219,14 @@ mod tests {
         }
         let other = "blocks.9.ln1.bias";
         assert_eq!((all.len(), drawn.get(other), drawn.ty(other)), (8, None, None));
+    }
+
+    #[test]
+    fn a_copy_in_another_type_takes_nothing_from_its_original() {
+        let mut layout = gpt(DType::F32);
+        let (id, name) = layout.iter().map(|(id, s)| (id, s.parts[0].name.clone())).next().unwrap();
+        layout.copy(id, DType::F16);
+        assert_eq!(init(&layout, Init::He, 3).unwrap()[&name], init(&gpt(DType::F32), Init::He, 3).unwrap()[&name]);
     }
 
     fn moments(t: &Tensor) -> (f64, f64, f64) {

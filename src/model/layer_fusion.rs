@@ -3,10 +3,9 @@
 
 use super::{ModelError, ParamSource};
 use crate::graph::{ParamLayout, Shape};
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering as Memory};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How alike two layers are, by all their parameters a and b as one vector each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,13 +86,13 @@ impl LayerFusion {
     ) -> Result<LayerFusion, ModelError> {
         let layers = layers(layout, params)?;
         let mut all = compare(&layers);
-        all.sort_by(|(a, x), (b, y)| {
-            x.distance(by).partial_cmp(&y.distance(by)).unwrap_or(Ordering::Equal).then(a.cmp(b))
-        });
+        // a weight that is NaN or infinite is like no other
+        all.retain(|(_, pair)| pair.distance(by).is_finite());
+        all.sort_by(|(a, x), (b, y)| x.distance(by).total_cmp(&y.distance(by)).then(a.cmp(b)));
         let mut taken = vec![false; layers.len()];
         let mut pairs = Vec::new();
         for ((a, b), pair) in all {
-            if pairs.len() < count && !taken[a] && !taken[b] && pair.distance(by).is_finite() {
+            if pairs.len() < count && !taken[a] && !taken[b] {
                 (taken[a], taken[b]) = (true, true);
                 pairs.push(pair);
             }
@@ -160,7 +159,7 @@ fn compare(layers: &[Layer]) -> Vec<((usize, usize), LayerPair)> {
     let work = || {
         let mut made = Vec::new();
         loop {
-            let a = next.fetch_add(1, Memory::Relaxed);
+            let a = next.fetch_add(1, Ordering::Relaxed);
             if a >= layers.len() {
                 return made;
             }
@@ -257,6 +256,17 @@ mod tests {
              freeze layers.1, train layers.2: cosine 0.0098, Euclidean 0.1414\n\
              6 of 16 weights keep their values (37.5 %)\n"
         );
+    }
+
+    #[test]
+    fn layers_that_are_not_finite_are_like_no_other() {
+        let of = |x: f32| [x, 0.0, 0.0];
+        for bad in [f32::NAN, -f32::NAN, f32::INFINITY] {
+            let values = [of(0.0), of(bad), of(3.0), of(2.0)];
+            let found = LayerFusion::of(&layout(4), &params(&values), 4, Distance::Euclidean).unwrap();
+            let pairs: Vec<_> = found.pairs.iter().map(|p| (p.frozen.as_str(), p.trained.as_str())).collect();
+            assert_eq!(pairs, [("layers.2", "layers.3")], "{bad}");
+        }
     }
 
     #[test]

@@ -28,7 +28,8 @@ impl Draft {
         let views = views.collect::<Result<Vec<_>, CheckpointError>>()?;
         let words: HashMap<String, String> = words.clone().into_iter().collect();
         safetensors::serialize_to_file(views, Some(words), &draft.draft).map_err(|e| unwritten(path, e))?;
-        let synced = fs::File::open(&draft.draft).and_then(|file| file.sync_all());
+        // Windows writes a file's pages out for those alone who may write it
+        let synced = fs::OpenOptions::new().write(true).open(&draft.draft).and_then(|file| file.sync_all());
         synced.map_err(|source| CheckpointError::Io { path: path.to_owned(), source })?;
         Ok(draft)
     }

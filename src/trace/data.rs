@@ -150,7 +150,7 @@ pub struct Frame {
     /// Whether measuring changed the passes: without timestamps inside a pass each dispatch has its own, or each group
     /// that is timed together.
     pub profiling_split_passes: bool,
-    /// Time that the host took to upload, encode and submit.
+    /// Time that the host took to encode; upload and submit are spans of their own in `host`.
     pub encode_ns: u64,
     /// Time from the call of submit to results in host memory.
     pub wall_ns: u64,

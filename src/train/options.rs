@@ -2,7 +2,7 @@
 
 use super::{LossScaling, Optimiser, Schedule, TrainError};
 use crate::grad::Checkpoint;
-use crate::graph::Shape;
+use crate::graph::{Part, Shape};
 use std::fmt;
 
 /// How a training step is made.
@@ -195,6 +195,11 @@ impl TrainOptions {
             option("weight_decay", decay, (0.0..=f32::MAX).contains(&decay), "a finite number, at least 0")?;
         }
         Ok(())
+    }
+
+    /// Whether steps change a parameter.
+    pub(crate) fn trains(&self, parameter: &Part) -> bool {
+        !self.setting(&parameter.name, &parameter.shape).frozen
     }
 
     /// What the optimiser and the groups say about a parameter.

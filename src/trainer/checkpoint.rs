@@ -2,13 +2,13 @@
 //! their states and safetensors files.
 //!
 //! `model.safetensors` has every parameter under PyTorch's name and nothing else, so that
-//! `load_state_dict(load_file(…), strict=True)` takes it. `optimizer.safetensors` has the moments, each under its
+//! `load_state_dict(load_file(…), strict=True)` takes it. `optimizer.safetensors` has the moments of what is trained, each under its
 //! parameter's name behind `adam.m.`, `adam.v.` or `sgd.momentum.`, and every other state behind `state.`; its metadata
 //! hold the optimiser's name, the seed and the number of steps, which the other file has as well.
 
 use super::{Progress, Trainer, split, storages};
 use crate::error::Error;
-use crate::graph::{ParamLayout, Storage};
+use crate::graph::{ParamLayout, Part, Shape, Storage, TensorType};
 use crate::model::{Checkpoint, CheckpointError, Draft};
 use crate::tensor::Tensor;
 use crate::train::COUNTERS;
@@ -37,7 +37,11 @@ impl Trainer {
             let whole = self.program.read_state(&state)?;
             match place {
                 Place::Weights(storage) => weights.extend(split(storage, "", &whole)),
-                Place::Moments(moment, storage) => others.extend(split(storage, &format!("{moment}."), &whole)),
+                Place::Moments(moment, storage) => {
+                    let parts = storage.parts.iter().zip(split(storage, &format!("{moment}."), &whole));
+                    // a storage that lift packed may have some that are frozen
+                    others.extend(parts.filter(|(p, _)| self.options.trains(p)).map(|(_, kept)| kept));
+                }
                 Place::Other => {
                     others.insert(format!("state.{state}"), whole);
                 }
@@ -80,9 +84,11 @@ impl Trainer {
         for (state, place) in self.places() {
             match place {
                 Place::Weights(_) => {}
-                Place::Moments(moment, storage) => storage.parts.iter().for_each(|p| {
-                    others.add(&format!("{moment}.{}", p.name), storage.dtype, p.shape.clone());
-                }),
+                Place::Moments(moment, storage) => {
+                    storage.parts.iter().filter(|p| self.options.trains(p)).for_each(|p| {
+                        others.add(&format!("{moment}.{}", p.name), storage.dtype, p.shape.clone());
+                    });
+                }
                 // whether a training has them depends on options that may differ
                 Place::Other if is_counter(&state) && optimiser.shape(&format!("state.{state}")).is_none() => {}
                 Place::Other => {
@@ -175,9 +181,10 @@ enum Place<'a> {
     Other,
 }
 
-/// A storage's value out of its parts, each under its own name behind `prefix`.
+/// A storage's value out of its parts, each under its own name behind `prefix`; zeros where there is none.
 fn join(storage: &Storage, prefix: &str, part: impl Fn(&str) -> Option<Tensor>) -> Tensor {
-    let parts = storage.parts.iter().filter_map(|p| part(&format!("{prefix}{}", p.name)));
-    let bytes = parts.flat_map(|t| t.bytes().to_vec()).collect();
-    Tensor::from_bytes(crate::graph::TensorType::new(storage.dtype, storage.shape.clone()), bytes)
+    let ty = |shape: &Shape| TensorType::new(storage.dtype, shape.clone());
+    let value = |p: &Part| part(&format!("{prefix}{}", p.name)).unwrap_or_else(|| Tensor::zeros(ty(&p.shape)));
+    let bytes = storage.parts.iter().flat_map(|p| value(p).bytes().to_vec()).collect();
+    Tensor::from_bytes(ty(&storage.shape), bytes)
 }

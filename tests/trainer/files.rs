@@ -5,7 +5,7 @@ use super::trained::{GOLDENS, Golden, Named, golden_options};
 use super::{batch, bytes, network, options, params, trainer};
 use kiln::Error;
 use kiln::model::{Checkpoint, Loss};
-use kiln::session::CompileOptions;
+use kiln::session::{CompileOptions, Mode};
 use kiln::tensor::Tensor;
 use kiln::train::{Group, Names, Optimiser, TrainOptions};
 use kiln::trainer::Trainer;
@@ -44,6 +44,33 @@ fn g14_training_goes_on_from_a_checkpoint_to_the_bit() {
         assert_eq!(run(&second, 6..10), expected[1..]);
         assert_eq!(bytes(&second.parameters().unwrap()), bytes(&straight.parameters().unwrap()));
         assert_eq!(second.parameters().unwrap()["layers.0.bias"], params(&graph)["layers.0.bias"]);
+    }
+}
+
+#[test]
+fn a_training_with_a_frozen_part_of_what_is_packed_goes_on_in_another_mode() {
+    let Some(session) = session() else { return };
+    let golden = Golden::open(GOLDENS[0], Loss::CrossEntropy);
+    let frozen = "blocks.0.sa.heads.0.key.weight";
+    let options = TrainOptions { groups: vec![Group::frozen(Names::exactly([frozen]))], ..golden_options() };
+    let made = |mode| {
+        let trainer = session.trainer(&golden.forward, &golden.params, &options, &CompileOptions::mode(mode));
+        trainer.unwrap_or_else(|e| panic!("{mode}: {e}"))
+    };
+    for (from, to) in [(Mode::Fused, Mode::Recorded), (Mode::Recorded, Mode::Fused)] {
+        let (first, second) = (made(from), made(to));
+        let dir = tempfile::tempdir().unwrap();
+        first.run_steps(&[refs(&golden.batch), refs(&golden.batch)]).unwrap();
+        first.save(dir.path()).unwrap();
+        let optimiser = Checkpoint::open(dir.path().join("optimizer.safetensors")).unwrap();
+        assert!(optimiser.names().all(|name| !name.ends_with(frozen)), "{from}");
+        second.load(dir.path()).unwrap();
+        let losses = [&first, &second].map(|trainer| {
+            let reports = trainer.run_steps(&vec![refs(&golden.batch); 3]).unwrap();
+            f64::from(reports[2].loss)
+        });
+        assert!((losses[0] - losses[1]).abs() < 1e-5 * losses[0], "{from} to {to}: {losses:?}");
+        assert_eq!(second.parameters().unwrap()[frozen], golden.params[frozen]);
     }
 }
 

@@ -244,6 +244,8 @@ impl<'a> Burn<'a> {
 }
 
 impl Job for Burn<'_> {
+    const IN_FLIGHT: bool = true;
+
     fn place(&mut self, batch: usize) -> Result {
         self.batch = batch;
         Ok(())

@@ -129,6 +129,9 @@ impl<'a> Meganeura<'a> {
 }
 
 impl Job for Meganeura<'_> {
+    /// `Session::step` waits for the one before.
+    const IN_FLIGHT: bool = false;
+
     fn place(&mut self, batch: usize) -> Result {
         if let Some(tokens) = self.tokens.get(batch) {
             self.session.set_input_u32("tokens", tokens);
