@@ -446,6 +446,14 @@ fn what_would_change_a_number_is_not_folded() -> Result {
     for (name, value) in [("sum", sum), ("rounded", rounded), ("fifteen", fifteen), ("back", back), ("wide", wide)] {
         b.output(name, value)?;
     }
+    // relu, min and max of NaN are NaN
+    let nan = b.constant(f32::NAN, f32(&[2]))?;
+    let relu = b.relu(nan)?;
+    let two = b.constant(2.0, f32(&[2]))?;
+    let (least, most) = (b.binary(Binary::Min, nan, two)?, b.binary(Binary::Max, two, nan)?);
+    for (name, value) in [("relu", relu), ("least", least), ("most", most)] {
+        b.output(name, value)?;
+    }
     let (_, report) = fused(&b.finish()?)?;
     assert!(!report.contains("fold:"), "{report}");
     Ok(())

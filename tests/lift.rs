@@ -487,6 +487,26 @@ fn a_chain_of_layers_becomes_stacks() -> Result {
 }
 
 #[test]
+fn linears_become_one_as_far_as_a_buffer_holds_them() -> Result {
+    // each result is 128 MiB
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[65_536, 16]))?;
+    for name in ["a.weight", "b.weight", "c.weight", "d.weight", "e.weight"] {
+        let w = b.parameter(name, f32(&[512, 16]))?;
+        let y = b.linear(x, w, None)?;
+        let y = b.sum(y, &[0, 1])?;
+        b.output(name, y)?;
+    }
+    let graph = b.finish()?;
+    let packed = "linears: packed: 2 linears on one input → one\nlinears: packed_2: 2 linears on one input → one\n";
+    assert_eq!(lifted(&graph)?.1, packed);
+    let large = LiftLimits { linear_bytes: 1 << 30, ..LiftLimits::default() };
+    let all = "linears: packed: 5 linears on one input → one\n";
+    assert_eq!(lift_within(&graph, &large)?.1.to_string(), all);
+    Ok(())
+}
+
+#[test]
 fn limits_say_how_long_and_how_wide_stacks_are() -> Result {
     let graph = chain(12, 64, Unary::Tanh, true)?;
     let reported = |limits: LiftLimits| Ok::<_, GraphError>(lift_within(&graph, &limits)?.1.to_string());

@@ -4,8 +4,9 @@ mod device;
 
 use device::{Counts, Named, fill, fill_as, named, noise, own_session, poisoned, session};
 use kiln::caps::DeviceCaps;
-use kiln::graph::{Builder, DType, Graph, TensorType};
+use kiln::graph::{Builder, DType, Graph, Op, StorageId, TensorType};
 use kiln::model::{Gptlite, GptliteConfig, Init, ParamSource, init};
+use kiln::reference::evaluate;
 use kiln::session::{CompileOptions, Mode};
 use kiln::tensor::Tensor;
 use std::borrow::Cow;
@@ -282,6 +283,26 @@ fn parameters_that_are_missing_or_of_another_type() {
     );
     let given = named([("order", Tensor::i32([2], &[3, -4]))]);
     assert_eq!(compile(&given).unwrap().run(&[]).unwrap()["y"], Tensor::i32([2], &[6, -8]));
+}
+
+#[test]
+fn two_nodes_of_one_parameter_are_each_read_as_its_readers_want_it() {
+    let Some(session) = session() else { return };
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[2, 3])).unwrap();
+    let w = b.parameter("w", f32(&[3, 3])).unwrap();
+    let again = b.op(Op::Parameter(StorageId(0)), &[]).unwrap();
+    let (y, z) = (b.linear(x, w, None).unwrap(), b.matmul(x, again).unwrap());
+    b.output("y", y).unwrap();
+    b.output("z", z).unwrap();
+    let graph = b.finish().unwrap();
+    let params = named([("w", fill(&[3, 3], |i| noise(1, i)))]);
+    let inputs = named([("x", fill(&[2, 3], |i| noise(2, i)))]);
+    let expected = evaluate(&graph, &params, &inputs).unwrap();
+    for mode in MODES {
+        let outputs = device::run(session, &graph, &params, &inputs, &poisoned(mode));
+        device::assert_close(&mode.to_string(), &outputs, &expected, 1e-6);
+    }
 }
 
 /// Counts how often each parameter's values are asked for.

@@ -131,7 +131,7 @@ fn unary(f: Unary, x: f64) -> Option<f64> {
     match f {
         Unary::Scale(c) => Some(x * f64::from(c.get())),
         Unary::Neg => Some(-x),
-        Unary::Relu if x != 0.0 => Some(x.max(0.0)),
+        Unary::Relu if x != 0.0 && !x.is_nan() => Some(x.max(0.0)),
         Unary::Sqrt if x >= 0.0 => Some(x.sqrt()),
         _ => None,
     }
@@ -143,8 +143,8 @@ fn binary(f: Binary, a: f64, b: f64) -> Option<f64> {
         Binary::Sub => Some(a - b),
         Binary::Mul => Some(a * b),
         Binary::Div => Some(a / b),
-        Binary::Min if a != b => Some(a.min(b)),
-        Binary::Max if a != b => Some(a.max(b)),
+        Binary::Min if a < b || a > b => Some(a.min(b)),
+        Binary::Max if a < b || a > b => Some(a.max(b)),
         _ => None,
     }
 }

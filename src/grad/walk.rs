@@ -109,6 +109,7 @@ pub(super) fn walk(
     loss: ValueId,
     wrt: &[ValueId],
     checkpoint: Checkpoint,
+    since: NodeId,
 ) -> Result<Vec<ValueId>, GradError> {
     let named = |graph: &Graph, v: ValueId| (graph.producer(v).name.clone(), graph.ty(v).clone());
     if *graph.ty(loss) != TensorType::new(DType::F32, []) {
@@ -120,7 +121,7 @@ pub(super) fn walk(
         return Err(GradError::Type { node, got });
     }
     let asked: BTreeSet<ValueId> = wrt.iter().copied().collect();
-    let needed = needed(graph, &asked, loss.node);
+    let needed = needed(graph, &asked, since, loss.node);
     let mut saved = Saved::new(graph, loss.node, checkpoint)?;
     let mut w = Writer::new(graph);
     let mut sums: BTreeMap<ValueId, Sum> = BTreeMap::new();
@@ -170,11 +171,11 @@ fn carries(ty: &TensorType) -> bool {
     matches!(ty.dtype, DType::F32 | DType::F16)
 }
 
-/// Whether each value up to a node depends on what is asked for, through values that have gradients.
-fn needed(graph: &Graph, asked: &BTreeSet<ValueId>, last: NodeId) -> Vec<Vec<bool>> {
+/// Whether each value up to a node depends on what is asked for, through values that have gradients and nodes since one.
+fn needed(graph: &Graph, asked: &BTreeSet<ValueId>, since: NodeId, last: NodeId) -> Vec<Vec<bool>> {
     let mut needed: Vec<Vec<bool>> = Vec::with_capacity(last.0 + 1);
     for (id, node) in graph.nodes().take(last.0 + 1) {
-        let reads = node.inputs.iter().any(|v| needed[v.node.0][v.output]);
+        let reads = id >= since && node.inputs.iter().any(|v| needed[v.node.0][v.output]);
         let of = |(output, ty)| carries(ty) && (reads || asked.contains(&ValueId { node: id, output }));
         needed.push(node.outputs.iter().enumerate().map(of).collect());
     }

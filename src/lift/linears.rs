@@ -1,16 +1,16 @@
 //! In: several linears that read one value; out: one linear over a storage that packs their weights, and slices of its
 //! result. Knows nothing of what the slices are for.
 
-use super::{free_name, own_parameters, scope, storage, within};
+use super::{LiftLimits, free_name, own_parameters, scope, storage, within};
 use crate::graph::{Graph, GraphError, NodeId, Op, Report, Rewriter, StorageId, ValueId};
 use std::collections::BTreeMap;
 
 const PASS: &str = "linears";
 
 /// Packs parallel linears: the same x, all with or all without bias, each weight and bias a parameter that is read
-/// nowhere else.
-pub(super) fn linears(graph: &Graph, report: &mut Report) -> Result<Graph, GraphError> {
-    let groups = groups(graph);
+/// nowhere else; as many as one buffer holds the weights and the results of.
+pub(super) fn linears(graph: &Graph, limits: &LiftLimits, report: &mut Report) -> Result<Graph, GraphError> {
+    let groups = groups(graph, limits.linear_bytes);
     // the group's first node is where its linear goes
     let first: BTreeMap<NodeId, &Vec<NodeId>> = groups.iter().filter_map(|g| Some((*g.iter().min()?, g))).collect();
     let mut done = vec![false; graph.nodes().len()];
@@ -27,7 +27,7 @@ pub(super) fn linears(graph: &Graph, report: &mut Report) -> Result<Graph, Graph
 }
 
 /// Groups of at least two, each in the order in which its outputs are read: so all queries of a block are neighbours.
-fn groups(graph: &Graph) -> Vec<Vec<NodeId>> {
+fn groups(graph: &Graph, most: usize) -> Vec<Vec<NodeId>> {
     let parameters = own_parameters(graph);
     let mut first_reader = BTreeMap::new();
     for (id, node) in graph.nodes() {
@@ -41,12 +41,28 @@ fn groups(graph: &Graph) -> Vec<Vec<NodeId>> {
             groups.entry((node.inputs[0], node.inputs.len() == 3)).or_default().push(id);
         }
     }
-    let mut groups: Vec<Vec<NodeId>> = groups.into_values().filter(|g| g.len() > 1).collect();
-    for group in &mut groups {
+    let mut fitting: Vec<Vec<NodeId>> = Vec::new();
+    for mut group in groups.into_values() {
         let last = (NodeId(usize::MAX), 0);
         group.sort_by_key(|id| (first_reader.get(&ValueId::from(*id)).copied().unwrap_or(last), *id));
+        let bytes = |id: NodeId| {
+            let node = graph.node(id);
+            [node.outputs[0].bytes(), graph.ty(node.inputs[1]).bytes()]
+        };
+        let (mut members, mut all) = (Vec::new(), [0usize; 2]);
+        for id in group {
+            let own = bytes(id);
+            if all.iter().zip(own).any(|(all, own)| all.saturating_add(own) > most) {
+                fitting.push(std::mem::take(&mut members));
+                all = [0; 2];
+            }
+            members.push(id);
+            all.iter_mut().zip(own).for_each(|(all, own)| *all += own);
+        }
+        fitting.push(members);
     }
-    groups
+    fitting.retain(|group| group.len() > 1);
+    fitting
 }
 
 fn pack(graph: &Graph, r: &mut Rewriter, group: &[NodeId], report: &mut Report) -> Result<(), GraphError> {

@@ -14,9 +14,16 @@ mod stacks;
 use crate::graph::{Graph, GraphError, Op, ParamLayout, Report, StorageId, ValueId, dead_code};
 use std::collections::{BTreeMap, BTreeSet};
 
-type Pass = fn(&Graph, &mut Report) -> Result<Graph, GraphError>;
+type Pass = fn(&Graph, &LiftLimits, &mut Report) -> Result<Graph, GraphError>;
 
-const PASSES: [Pass; 5] = [norms::norms, attention::attention, linears::linears, slices::slices, positions::positions];
+const PASSES: [Pass; 6] = [
+    |graph, _, report| norms::norms(graph, report),
+    |graph, _, report| attention::attention(graph, report),
+    linears::linears,
+    |graph, _, report| slices::slices(graph, report),
+    |graph, _, report| positions::positions(graph, report),
+    stacks::stacks,
+];
 
 /// What one lifted op may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,12 +34,14 @@ pub struct LiftLimits {
     pub stack_layers: usize,
     /// Bytes of all that the layers of a stack read.
     pub stack_bytes: usize,
+    /// Bytes of the weights of linears that become one, and of their results.
+    pub linear_bytes: usize,
 }
 
 /// For a GPU with WebGPU's limits, and a graph that is not trained.
 impl Default for LiftLimits {
     fn default() -> Self {
-        LiftLimits { stack_width: 256, stack_layers: 64, stack_bytes: usize::MAX }
+        LiftLimits { stack_width: 256, stack_layers: 64, stack_bytes: usize::MAX, linear_bytes: 256 << 20 }
     }
 }
 
@@ -55,11 +64,9 @@ pub fn lift_within(graph: &Graph, limits: &LiftLimits) -> Result<(Graph, Report)
     let mut graph = graph.clone();
     for pass in PASSES {
         // what a pass leaves without readers must not count as a reader in the next one
-        graph = dead_code(&pass(&graph, &mut report)?)?.0;
+        graph = dead_code(&pass(&graph, limits, &mut report)?)?.0;
         graph.verify()?;
     }
-    let graph = dead_code(&stacks::stacks(&graph, limits, &mut report)?)?.0;
-    graph.verify()?;
     Ok((graph, report))
 }
 
@@ -96,8 +103,9 @@ fn own_parameters(graph: &Graph) -> BTreeSet<StorageId> {
 
 /// The name, or the first of `name_2`, `name_3`, … that no storage has.
 fn free_name(name: &str, layout: &ParamLayout) -> String {
-    let taken =
-        |n: &str| layout.iter().any(|(_, s)| s.name.strip_prefix(n).is_some_and(|r| r == ".weight" || r == ".bias"));
+    let plain = |s: &'static str| layout.iter().filter_map(move |(_, of)| of.name.strip_suffix(s));
+    let names: BTreeSet<&str> = plain(".weight").chain(plain(".bias")).filter(|n| n.starts_with(name)).collect();
+    let taken = |n: &str| names.contains(n);
     let mut free = name.to_owned();
     let mut number = 2;
     while taken(&free) {

@@ -36,7 +36,7 @@ impl Selector<'_> {
             let tensor = self.tensor(node, ty, TensorKind::Weight)?;
             let weight = Weight { tensor, storage, columns: Some(0..ty.shape.last()), exponents: false };
             self.out.weights.push(weight.clone());
-            self.transposed.insert(storage, vec![weight]);
+            self.transposed.insert(id, vec![weight]);
             return Ok(());
         }
         let linear_only = once && ty.shape.rank() == 2 && readers.iter().all(|r| as_weight(self.graph.node(*r)));
@@ -55,7 +55,7 @@ impl Selector<'_> {
             self.out.weights.push(weight.clone());
             pieces.push(weight);
         }
-        self.transposed.insert(storage, pieces);
+        self.transposed.insert(id, pieces);
         Ok(())
     }
 
@@ -99,11 +99,7 @@ impl Selector<'_> {
             return self.empty_sums(id, &out, epilogue, &located);
         }
         let c = with_row(out.view.clone());
-        let storage = match self.graph.producer(node.inputs[1]).op {
-            Op::Parameter(s) => self.transposed.get(&s).cloned(),
-            _ => None,
-        };
-        let pieces: Vec<(Located, Range<usize>)> = match storage {
+        let pieces: Vec<(Located, Range<usize>)> = match self.transposed.get(&node.inputs[1].node).cloned() {
             Some(pieces) => {
                 let dtype = self.graph.ty(node.inputs[1]).dtype;
                 let place = |w: &Weight| {

@@ -7,7 +7,7 @@ use super::{Located, Port, SelectError, Selected, TensorId, TensorKind, TensorSp
 use crate::caps::{DeviceCaps, MatmulPrecision};
 use crate::graph::{
     Chain, DType, Disposition, Extreme, Graph, IndexBound, Node, NodeId, Op, Output, Reduction, Ref, Shape, StateUses,
-    StorageId, TensorType, ValueId,
+    TensorType, ValueId,
 };
 use crate::kernel::elementwise::Elementwise;
 use crate::kernel::norm::NormKind;
@@ -70,8 +70,8 @@ pub(super) struct Selector<'a> {
     /// The nodes that read each node.
     pub consumers: Vec<Vec<NodeId>>,
     bounds: Vec<(NodeId, IndexBound)>,
-    /// Weights stored transposed: their tensors in order of columns.
-    pub transposed: HashMap<StorageId, Vec<Weight>>,
+    /// Parameters stored transposed: their tensors in order of columns.
+    pub transposed: HashMap<NodeId, Vec<Weight>>,
     /// The exponents of the rows of looks at values, each where the value or a copy of it lies.
     pub exponents: HashMap<(ValueId, TensorId, View), FoundExponents>,
     /// Those of the columns of weights stored transposed.

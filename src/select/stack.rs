@@ -167,8 +167,7 @@ impl Selector<'_> {
 
     /// Weights (L, N, N) that the host stores as (L, in, out), seen so.
     fn stored_transposed(&self, value: ValueId) -> Option<Located> {
-        let Op::Parameter(storage) = self.graph.producer(value).op else { return None };
-        let [weight] = &self.transposed.get(&storage)?[..] else { return None };
+        let [weight] = &self.transposed.get(&value.node)?[..] else { return None };
         let ty = self.graph.ty(value);
         Some(Located { tensor: weight.tensor, view: View::dense(&ty.shape), dtype: ty.dtype, own: false })
     }

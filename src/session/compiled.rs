@@ -95,7 +95,8 @@ pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Re
 
 /// What one lifted op may hold on a device of these caps.
 pub(crate) fn lift_limits(caps: &DeviceCaps) -> LiftLimits {
-    LiftLimits { stack_width: widest(caps), ..LiftLimits::default() }
+    let linear_bytes = usize::try_from(caps.max_buffer_bytes).unwrap_or(usize::MAX);
+    LiftLimits { stack_width: widest(caps), linear_bytes, ..LiftLimits::default() }
 }
 
 impl Compiled {

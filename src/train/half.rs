@@ -8,7 +8,7 @@
 //! | the widest of its operands but weights | all other element-wise ops, concat |
 //! | what it is given | ops that move or drop elements |
 
-use crate::graph::{Binary, DType, Graph, GraphError, Node, Op, Reduction, Rewriter, Unary, ValueId};
+use crate::graph::{Binary, DType, Graph, GraphError, Node, Op, Reduction, Rewriter, Scalar, Unary, ValueId};
 use half::f16;
 use std::collections::HashMap;
 
@@ -33,9 +33,15 @@ fn width(op: &Op) -> Width {
         Op::Reduce { kind: Reduction::Sum | Reduction::Mean, .. } => Width::Single,
         Op::Unary(Unary::Exp | Unary::Log | Unary::Sqrt | Unary::Rsqrt | Unary::NormalCdf) => Width::Single,
         Op::Binary(Binary::Div | Binary::Pow) => Width::Single,
+        Op::MaskedFill(number) | Op::Unary(Unary::Scale(number)) if overflows_f16(*number) => Width::Single,
         Op::Binary(_) | Op::Where | Op::Compare(_) | Op::Concat(_) => Width::Widest,
         _ => Width::Given,
     }
+}
+
+/// Whether f16 has infinity in place of a number.
+fn overflows_f16(number: Scalar) -> bool {
+    number.get().is_finite() && f16::from_f32(number.get()).is_infinite()
 }
 
 /// Casts so that a forward graph computes in f16 where that does no harm. Its outputs and states keep their types.

@@ -11,7 +11,7 @@ use super::pieces::{Gradient, cut, rows_of};
 use super::scale::LossScale;
 use super::trained::Trained;
 use super::{Precision, TrainError, TrainOptions};
-use crate::grad::gradients_checkpointed;
+use crate::grad::gradients_since;
 use crate::graph::{
     Binary, DType, Disposition, Graph, GraphError, NodeId, Op, Scalar, Shape, TensorType, Unary, ValueId, dead_code,
 };
@@ -61,6 +61,8 @@ pub fn training_step(forward: &Graph, options: &TrainOptions) -> Result<Graph, T
     let mut sums: Option<Vec<ValueId>> = None;
     let mut outputs: Vec<Vec<ValueId>> = Vec::new();
     for micro in 0..options.micro_batches {
+        // what states took from the micro-batch before is given, as at the begin of a step
+        let since = NodeId(step.graph.nodes().len());
         let mut values = sources.inline(&mut step.graph, forward, micro)?;
         let loss = step.mean_share(values[loss_at], options.micro_batches)?;
         values[loss_at] = loss;
@@ -69,7 +71,7 @@ pub fn training_step(forward: &Graph, options: &TrainOptions) -> Result<Graph, T
             None => loss,
             Some(scale) => step.graph.push(Op::Binary(Binary::Mul), vec![loss, scale.value], "loss.scaled")?.into(),
         };
-        let mut gradients = gradients_checkpointed(&mut step.graph, loss, &wrt, options.checkpoint)?;
+        let mut gradients = gradients_since(&mut step.graph, loss, &wrt, options.checkpoint, since)?;
         if options.micro_batches > 1 {
             gradients = step.movable(NOTHING, |g| widened(g, gradients))?;
         }

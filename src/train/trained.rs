@@ -53,7 +53,11 @@ pub(super) fn parameter(op: &Op) -> Option<StorageId> {
 
 /// The settings of a storage's parts, neighbours of the same joined.
 fn rows(storage: &Storage, options: &TrainOptions) -> Vec<(Range<usize>, Setting)> {
-    let row = storage.shape.dims().iter().skip(1).product::<usize>().max(1);
+    let row = storage.shape.dims().iter().skip(1).product::<usize>();
+    if row == 0 {
+        let first = storage.parts.iter().map(|p| options.setting(&p.name, &p.shape)).take(1);
+        return first.map(|setting| (0..storage.shape.dims()[0], setting)).collect();
+    }
     let mut rows: Vec<(Range<usize>, Setting)> = Vec::new();
     for part in &storage.parts {
         let setting = options.setting(&part.name, &part.shape);

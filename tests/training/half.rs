@@ -1,8 +1,10 @@
 //! Training in f16, and the loss scale.
 
-use super::trained::{Golden, OnReference, golden_options};
-use kiln::graph::{DType, Node, Op};
+use super::trained::{Golden, Named, OnReference, golden_options};
+use super::{f32s, numbers};
+use kiln::graph::{Builder, DType, Node, Op, TensorType};
 use kiln::model::Loss;
+use kiln::tensor::Tensor;
 use kiln::train::{LossScaling, Precision, TrainOptions};
 
 #[test]
@@ -44,6 +46,33 @@ fn in_f16_weights_stay_f32_and_losses_follow_those_of_f32() {
             }));
         }
     }
+}
+
+#[test]
+fn a_number_that_f16_does_not_hold_widens_what_it_is_in() {
+    let mut b = Builder::new();
+    let x = b.input("x", f32s(&[1, 2, 4])).unwrap();
+    let mask = b.input("mask", TensorType::new(DType::Bool, [1, 2, 2])).unwrap();
+    let w = b.parameter("w", f32s(&[4, 4])).unwrap();
+    let q = b.linear(x, w, None).unwrap();
+    let scores = b.matmul_transposed(q, false, q, true).unwrap();
+    // a row of which all is masked is uniform, not NaN
+    let scores = b.masked_fill(scores, mask, -1e9).unwrap();
+    let weights = b.softmax(scores, 2).unwrap();
+    let mixed = b.matmul(weights, q).unwrap();
+    let large = b.scale(mixed, 1e5).unwrap();
+    let back = b.scale(large, 1e-5).unwrap();
+    let loss = b.sum(back, &[0, 1, 2]).unwrap();
+    b.output("loss", loss).unwrap();
+    let graph = b.finish().unwrap();
+    let params = Named::from([("w".to_owned(), numbers(&[4, 4], |i| (i as f64).sin()))]);
+    let masks = Tensor::from_f64(TensorType::new(DType::Bool, [1, 2, 2]), &[0.0, 1.0, 1.0, 1.0]);
+    let batch = Named::from([("x".to_owned(), numbers(&[1, 2, 4], |i| 1.0 + i as f64)), ("mask".to_owned(), masks)]);
+    let losses = [Precision::F32, Precision::F16(LossScaling::default())].map(|precision| {
+        let options = TrainOptions { precision, ..TrainOptions::default() };
+        OnReference::new(&graph, &params, &options, false).loss(&batch)
+    });
+    assert!((losses[0] - losses[1]).abs() < 2e-2 * losses[0].abs(), "{losses:?}");
 }
 
 #[test]

@@ -155,6 +155,40 @@ fn a_state_of_the_forward_graph_goes_from_micro_batch_to_micro_batch() {
 }
 
 #[test]
+fn no_gradient_goes_through_a_state_to_the_micro_batch_before() {
+    let mut b = Builder::new();
+    let x = b.input("x", f32s(&[])).unwrap();
+    let s = b.state("s", f32s(&[])).unwrap();
+    let w = b.parameter("w", f32s(&[])).unwrap();
+    let next = b.mul(w, x).unwrap();
+    b.update(s, next).unwrap();
+    let loss = b.mul(w, s).unwrap();
+    b.output("loss", loss).unwrap();
+    let graph = b.finish().unwrap();
+    let w = Named::from([("w".to_owned(), numbers(&[], |_| 1.0))]);
+    let mut trainer = OnReference::new(&graph, &w, &TrainOptions { micro_batches: 2, ..sgd(1.0) }, true);
+    let batch = Named::from([("x".to_owned(), numbers(&[2], |i| [3.0, 5.0][i]))]);
+    // s is 0 and then 3, as it would be in two steps
+    assert_eq!(trainer.loss(&batch), 1.5);
+    assert_eq!(trainer.parameter("w"), [-0.5]);
+}
+
+#[test]
+fn a_parameter_without_numbers_is_trained() {
+    let mut b = Builder::new();
+    let x = b.input("x", f32s(&[2, 0])).unwrap();
+    let (w, bias) = (b.parameter("w", f32s(&[4, 0])).unwrap(), b.parameter("b", f32s(&[4])).unwrap());
+    let y = b.linear(x, w, Some(bias)).unwrap();
+    let loss = b.mean(y, &[0, 1]).unwrap();
+    b.output("loss", loss).unwrap();
+    let graph = b.finish().unwrap();
+    let w = Named::from([("w".to_owned(), numbers(&[4, 0], |_| 1.0)), ("b".to_owned(), numbers(&[4], |_| 1.0))]);
+    let mut trainer = OnReference::new(&graph, &w, &sgd(1.0), true);
+    assert_eq!(trainer.loss(&Named::from([("x".to_owned(), numbers(&[2, 0], |_| 1.0))])), 1.0);
+    assert_eq!(trainer.parameter("b"), [0.75; 4]);
+}
+
+#[test]
 fn updates_come_directly_after_the_last_reader_of_the_weight() {
     let golden = Golden::open("dnn_deep_small", Loss::CrossEntropy);
     let graph = training_step(&golden.forward, &golden_options()).unwrap();
