@@ -1,5 +1,5 @@
 // Rows of a table by index: out[r] = table[min(index[r], bound - 1)], a negative index counting as 0.
-// Row r of a batch may have a part of its own: part · (first + r) is added to the index (0 for an embedding).
+// Row r of a batch may have a part of its own: part · (entry + r) is added to the index (0 for an embedding).
 // One invocation moves one {{ "group of four words" if vec else "word" }}. The table may be a window of rows: a row outside it is left to another launch.
 {% if elem == "f16" %}
 enable f16;
@@ -12,6 +12,7 @@ struct Params {
     bound: u32,
     part: u32,
     first: u32,
+    entry: u32,
     window: u32,
     window_rows: u32,
 }
@@ -35,7 +36,7 @@ const SIZE: u32 = {{ size }}u;
 {% else %}
     let wanted = indices[p.first + r];
 {% endif %}
-    let row = p.part * (p.first + r) + min(wanted, p.bound - 1u);
+    let row = p.part * (p.entry + r) + min(wanted, p.bound - 1u);
     if row < p.window || row - p.window >= p.window_rows {
         return;
     }

@@ -2,12 +2,16 @@
 
 mod written;
 
+use kiln::Error;
+use kiln::caps::DeviceCaps;
 use kiln::fuse::{FuseLimits, fuse};
 use kiln::graph::{
     Binary, Builder, Chain, Comparison, DType, Graph, Op, Reduction, Ref, Step, TensorType, Unary, ValueId,
 };
 use kiln::lift::lift;
 use kiln::reference::evaluate;
+use kiln::select::SelectError;
+use kiln::session::{CompileOptions, Mode, compile};
 use kiln::tensor::Tensor;
 use written::{Result, Sizes, TINY, dnn, f32, gptlite, linear, ops, same_numbers};
 
@@ -440,6 +444,10 @@ fn what_would_change_a_number_is_not_folded() -> Result {
     let fifteen = b.scale(thrice, 5.0)?;
     let large = b.scale(x, 2f32.powi(100))?;
     let back = b.scale(large, 2f32.powi(-100))?;
+    // a factor of 2^-140 is subnormal
+    let small = b.scale(x, 2f32.powi(-100))?;
+    let tiny = b.scale(small, 2f32.powi(-40))?;
+    b.output("tiny", tiny)?;
     // stretched
     let one = b.constant(1.0, f32(&[3, 2]))?;
     let wide = b.mul(x, one)?;
@@ -456,6 +464,45 @@ fn what_would_change_a_number_is_not_folded() -> Result {
     }
     let (_, report) = fused(&b.finish()?)?;
     assert!(!report.contains("fold:"), "{report}");
+    Ok(())
+}
+
+#[test]
+fn fused_ops_that_kernels_do_not_know_are_refused() {
+    let refused = |op: Op, types: &[TensorType]| {
+        let mut b = Builder::new();
+        let inputs: Vec<ValueId> =
+            types.iter().enumerate().map(|(i, ty)| b.input(&format!("x{i}"), ty.clone()).unwrap()).collect();
+        b.op(op, &inputs).unwrap_err().to_string()
+    };
+    let vector = || f32(&[4]);
+    for (a, b) in [(&[4, 4][..], &[4, 1][..]), (&[2, 3, 4], &[2, 1, 4])] {
+        let error = refused(Op::AddLayerNorm(1e-5.into()), &[f32(a), f32(b), vector(), vector()]);
+        assert!(error.contains("the second is one number or has the last dimensions of the first"), "{error}");
+    }
+    let none = Chain { arity: 0, steps: vec![Step::Const(1.0.into())] };
+    let matmul = Op::FusedMatmul { transpose_a: false, transpose_b: true, epilogue: none };
+    let error = refused(matmul, &[f32(&[2, 4])]);
+    assert!(error.contains("expected the product as its first input"), "{error}");
+    // a condition is no number
+    let (one, i0) = (Ref::Step(0), Ref::Input(0));
+    let steps = vec![Step::Const(1.0.into()), Step::Select(i0, one, one), Step::Binary(Binary::Mul, Ref::Step(1), i0)];
+    let error = refused(Op::Elementwise(Chain { arity: 1, steps }), &[TensorType::new(DType::Bool, [3])]);
+    assert!(error.contains("expected inputs and comparisons as conditions, and these nowhere else"), "{error}");
+}
+
+#[test]
+fn a_chain_that_rounds_to_f16_needs_a_device_that_has_it() -> Result {
+    let mut b = Builder::new();
+    let x = b.input("x", f32(&[4]))?;
+    let half = b.cast(x, DType::F16)?;
+    let y = b.cast(half, DType::F32)?;
+    b.output("y", y)?;
+    let graph = b.finish()?;
+    for mode in [Mode::Eager, Mode::Fused] {
+        let error = compile(&graph, &DeviceCaps::PORTABLE, &CompileOptions::mode(mode)).err();
+        assert!(matches!(error, Some(Error::Select(SelectError::NoF16 { .. }))), "{mode}: {error:?}");
+    }
     Ok(())
 }
 
@@ -595,7 +642,7 @@ fn a_comparison_in_a_chain_is_a_condition_and_nothing_else() {
         let error = refused(steps).unwrap_or_default();
         assert!(
             error.starts_with(
-                "elementwise \"here\": chain: expected inputs and comparisons as conditions, and comparisons nowhere \
+                "elementwise \"here\": chain: expected inputs and comparisons as conditions, and these nowhere \
                  else, got t0 = "
             ),
             "{error}"

@@ -143,18 +143,18 @@ impl Ctx<'_> {
             return Err(self.attribute("chain", "steps that read inputs and earlier steps", chain));
         }
         let compares = |r: Ref| matches!(r, Ref::Step(k) if matches!(chain.steps[k], Step::Compare(..)));
+        let is_condition =
+            |k: usize| chain.steps.iter().any(|s| matches!(s, Step::Select(c, ..) if *c == Ref::Input(k)));
+        let number = |r: Ref| match r {
+            Ref::Input(k) => !is_condition(k),
+            step => !compares(step),
+        };
         let conditions = chain.steps.iter().all(|s| match *s {
-            Step::Select(cond, a, b) => {
-                (compares(cond) || matches!(cond, Ref::Input(_))) && !compares(a) && !compares(b)
-            }
-            _ => !s.args().iter().any(|r| compares(*r)),
+            Step::Select(cond, a, b) => (compares(cond) || matches!(cond, Ref::Input(_))) && number(a) && number(b),
+            _ => s.args().iter().all(|r| number(*r)),
         });
         if !conditions || compares(chain.result()) {
-            return Err(self.attribute(
-                "chain",
-                "inputs and comparisons as conditions, and comparisons nowhere else",
-                chain,
-            ));
+            return Err(self.attribute("chain", "inputs and comparisons as conditions, and these nowhere else", chain));
         }
         Ok(())
     }
@@ -315,6 +315,9 @@ pub fn infer(op: &Op, node: &str, inputs: &[&TensorType], layout: &ParamLayout) 
         Op::FusedMatmul { transpose_a, transpose_b, epilogue } => {
             c.arity(epilogue.arity + 1..=epilogue.arity + 1)?;
             c.chain(epilogue)?;
+            if epilogue.arity == 0 {
+                return Err(c.attribute("epilogue", "the product as its first input", epilogue));
+            }
             // a linear is the product with a (N, K) right operand of rank 2; leading dimensions of x are rows
             let ty = if *transpose_b && inputs[1].shape.rank() == 2 && !transpose_a {
                 c.linear()?
@@ -386,6 +389,11 @@ pub fn infer(op: &Op, node: &str, inputs: &[&TensorType], layout: &ParamLayout) 
             c.arity(4..=4)?;
             let (y, row) = c.norm(*eps)?;
             c.broadcasts_to(&inputs[1].shape, &inputs[0].shape)?;
+            let (a, b) = (&inputs[0].shape, &inputs[1].shape);
+            let repeats: Vec<usize> = b.dims().iter().copied().skip_while(|d| *d == 1).collect();
+            if b.elements() != 1 && !a.dims().ends_with(&repeats) {
+                return Err(c.shapes("the second is one number or has the last dimensions of the first", a, b, None));
+            }
             c.over_last(2, "gamma")?;
             c.over_last(3, "beta")?;
             Ok(vec![y.clone(), y, row.clone(), row])

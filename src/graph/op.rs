@@ -326,7 +326,7 @@ pub enum Op {
         /// What is done with each element of the product.
         epilogue: Chain,
     },
-    /// Made by `fuse`: a, b, γ, β → sum = a + b (broadcast to a), layernorm(sum), mean, rstd.
+    /// Made by `fuse`: a, b, γ, β → sum = a + b, layernorm(sum), mean, rstd. b is one number or has a's last dimensions.
     AddLayerNorm(Scalar),
 }
 

@@ -7,7 +7,10 @@ use crate::graph::{Binary, Chain, Comparison, DType, Ref, Scalar, Step, Unary};
 /// does not know, since WGSL rejects such constants. `zero` is an expression for a u32 that is 0 at run time.
 pub fn float_literal(value: Scalar, zero: &str) -> String {
     let v = value.get();
-    if v == 0.0 || v.is_normal() {
+    if v.abs() == f32::MAX {
+        // the digits that tell f32s apart are of a larger number here, which strict compilers refuse
+        format!("f32({:?})", f64::from(v))
+    } else if v == 0.0 || v.is_normal() {
         format!("f32({v:?})")
     } else {
         format!("bitcast<f32>({:#010x}u | {zero})", v.to_bits())

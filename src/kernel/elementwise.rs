@@ -293,7 +293,7 @@ pub(super) fn catalogue() -> Vec<KernelKey> {
     use crate::graph::{Binary, Comparison, Ref, Unary};
     let x = Ref::Input(0);
     let mut steps: Vec<Step> =
-        [0.5, f32::NEG_INFINITY, f32::NAN, 1e-40, -0.0, 1e30].map(|c| Step::Const(c.into())).to_vec();
+        [0.5, f32::NEG_INFINITY, f32::NAN, 1e-40, -0.0, f32::MIN].map(|c| Step::Const(c.into())).to_vec();
     let unary = [
         Unary::Scale(f32::INFINITY.into()),
         Unary::Relu,

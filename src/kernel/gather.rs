@@ -8,7 +8,8 @@ use minijinja::context;
 use std::ops::Range;
 
 pub(super) const NAME: &str = "gather";
-pub(super) const PARAMS: &[&str] = &["groups", "count", "width", "bound", "part", "first", "window", "window_rows"];
+pub(super) const PARAMS: &[&str] =
+    &["groups", "count", "width", "bound", "part", "first", "entry", "window", "window_rows"];
 
 /// What changes gather.wgsl.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -88,6 +89,8 @@ impl Gather {
                         ("rows of the table", self.part_rows),
                         ("rows of a batch", part),
                         ("first row", indices.first(&some)),
+                        // the same, but where indices are a window too
+                        ("first entry of the batch", some.start),
                         ("first row of the table", window.start),
                         ("rows of the table", window.len()),
                     ],

@@ -112,7 +112,11 @@ pub(super) type Done<T = ()> = Result<T, Fault>;
 
 impl<'a> Selector<'a> {
     fn check(&self, node: &Node) -> Result<(), SelectError> {
-        if !self.caps.f16 && node.outputs.iter().any(|t| t.dtype == DType::F16) {
+        let rounds = match &node.op {
+            Op::Elementwise(chain) | Op::FusedMatmul { epilogue: chain, .. } => chain.rounds_f16(),
+            _ => false,
+        };
+        if !self.caps.f16 && (rounds || node.outputs.iter().any(|t| t.dtype == DType::F16)) {
             return Err(SelectError::NoF16 { op: node.op.name(), node: node.name.clone() });
         }
         if node.outputs.iter().any(|t| t.dtype == DType::BF16) {

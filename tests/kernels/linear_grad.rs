@@ -117,6 +117,27 @@ fn long_sums_are_made_in_slices_and_are_the_same_every_time() {
 }
 
 #[test]
+fn long_sums_of_what_is_the_same_in_every_row() {
+    let mut g = Grads::default();
+    for (rows, n, bias) in [(302, 1, false), (302, 1, true), (601, 1, true), (1030, 1, false), (601, 3, true)] {
+        let row = g.input(random(DType::F32, &[64], rows as u64));
+        let x = g.graph.push(Op::Broadcast([rows, 64].into()), vec![row], "x").unwrap();
+        let dy = g.input(random(DType::F32, &[rows, n], 1 + rows as u64));
+        g.of(format!("x of {rows} to {n} {bias}"), x.into(), dy, bias);
+    }
+    for rows in [302, 601] {
+        let x = g.input(random(DType::F32, &[rows, 64], rows as u64));
+        let one = g.input(random(DType::F32, &[1, 1], 1 + rows as u64));
+        let dy = g.graph.push(Op::Broadcast([rows, 1].into()), vec![one], "dy").unwrap();
+        g.of(format!("dy of {rows}"), x, dy.into(), true);
+        let row = g.input(random(DType::F32, &[64], rows as u64));
+        let x = g.graph.push(Op::Broadcast([rows, 64].into()), vec![row], "x").unwrap();
+        g.of(format!("both of {rows}"), x.into(), dy.into(), false);
+    }
+    g.check(F32, &BOTH);
+}
+
+#[test]
 fn operands_that_are_views() {
     let mut g = Grads::default();
     let push = |g: &mut Grads, op: Op, x: ValueId| ValueId::from(g.graph.push(op, vec![x], "view").unwrap());

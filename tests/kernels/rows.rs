@@ -1,7 +1,8 @@
 //! Softmax, norms and gathers.
 
-use crate::common::{BOTH, Case, F32, OTHERS, Result, floats, random, tensor};
-use kiln::graph::{DType, ValueId};
+use crate::common::{BOTH, Case, F32, Named, OTHERS, Result, floats, random, session, tensor};
+use kiln::graph::{Builder, DType, TensorType, ValueId};
+use kiln::tensor::Tensor;
 
 #[test]
 fn softmax_over_every_axis() {
@@ -123,6 +124,35 @@ fn rows_of_a_table() -> Result {
             c.output(format!("{width} picked element"), y);
         }
         c.check(0.0, &BOTH);
+    }
+    Ok(())
+}
+
+#[test]
+fn positions_over_the_binding_limit_are_of_their_own_batch_entries() -> Result {
+    let Some(session) = session() else { return Ok(()) };
+    // positions, entries and results of 80 KB each, then entries of 160
+    for seq in [1, 2] {
+        let batch = 20_000;
+        let mut b = Builder::new();
+        let x = b.input("x", TensorType::new(DType::F32, [batch, seq, 1]))?;
+        let position = b.input("position", TensorType::new(DType::I32, [batch]))?;
+        let y = b.pick_row(x, position)?;
+        b.output("y", y)?;
+        let graph = b.finish()?;
+        let x: Vec<f32> = (0..batch * seq).map(|i| i as f32).collect();
+        let position: Vec<i32> = (0..batch).map(|i| (i * 7 % 3 % seq) as i32).collect();
+        let inputs = [("x", &Tensor::f32([batch, seq, 1], &x)), ("position", &Tensor::i32([batch], &position))];
+        for setup in BOTH {
+            let mut options = setup.options(session);
+            options.limits.as_mut().expect("setups set limits").max_binding_bytes = 64 << 10;
+            let program = session.compile(&graph, &Named::new(), &options)?;
+            assert!(program.dispatches() > 1, "{setup}");
+            let want: Vec<f32> = position.iter().enumerate().map(|(i, p)| (i * seq) as f32 + *p as f32).collect();
+            let got = program.run(&inputs)?["y"].to_f32();
+            let wrong = (0..batch).find(|i| got[*i] != want[*i]);
+            assert_eq!(wrong, None, "{setup}, {seq}");
+        }
     }
     Ok(())
 }

@@ -152,12 +152,17 @@ impl Matmul<'_> {
             exponent_lead.push(lead);
         }
         lists.extend(exponent_lead.iter().map(Vec::as_slice));
-        let (mut lead, mut strides) = coalesce(&self.c.dims[..rank - 1], &lists);
+        // slices stay the dimension that they are, whatever is stretched over them
+        let slices = usize::from(self.slice.is_some());
+        let others: Vec<&[usize]> = lists.iter().map(|list| &list[slices..]).collect();
+        let (mut lead, mut strides) = coalesce(&self.c.dims[slices..rank - 1], &others);
         if strides[1].last() != Some(&0) {
             // a single row was merged away: the last dimension left is a batch
             lead.push(1);
             strides.iter_mut().for_each(|s| s.push(0));
         }
+        lead.splice(0..0, self.c.dims[..slices].iter().copied());
+        strides.iter_mut().zip(&lists).for_each(|(s, list)| drop(s.splice(0..0, list[..slices].iter().copied())));
         let along = |i: usize| -> (usize, usize, usize, usize) {
             let e = self.extras.len();
             match (i, self.sums) {
