@@ -105,10 +105,9 @@ fn own_parameters(graph: &Graph) -> BTreeSet<StorageId> {
 fn free_name(name: &str, layout: &ParamLayout) -> String {
     let plain = |s: &'static str| layout.iter().filter_map(move |(_, of)| of.name.strip_suffix(s));
     let names: BTreeSet<&str> = plain(".weight").chain(plain(".bias")).filter(|n| n.starts_with(name)).collect();
-    let taken = |n: &str| names.contains(n);
     let mut free = name.to_owned();
     let mut number = 2;
-    while taken(&free) {
+    while names.contains(free.as_str()) {
         free = format!("{name}_{number}");
         number += 1;
     }

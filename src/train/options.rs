@@ -29,8 +29,8 @@ pub struct TrainOptions {
     pub groups: Vec<Group>,
     /// Micro-batches of a step, n, at least 1. With more than one every input gets a leading dimension n, gradients and
     /// losses are means over the micro-batches, and all are in one submit. States of the forward graph go from each to the
-    /// next, and no gradient goes back through them. Each micro-batch counts the same, however
-    /// many of its targets are ignored.
+    /// next, and no gradient goes back through them. Each micro-batch counts the same, however many of its targets are
+    /// ignored.
     pub micro_batches: usize,
     /// The largest norm of all gradients together; longer ones are scaled down to it, as PyTorch's `clip_grad_norm_`
     /// does. The sum of squares cannot overflow. `None` never scales.

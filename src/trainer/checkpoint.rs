@@ -2,9 +2,9 @@
 //! their states and safetensors files.
 //!
 //! `model.safetensors` has every parameter under PyTorch's name and nothing else, so that
-//! `load_state_dict(load_file(…), strict=True)` takes it. `optimizer.safetensors` has the moments of what is trained, each under its
-//! parameter's name behind `adam.m.`, `adam.v.` or `sgd.momentum.`, and every other state behind `state.`; its metadata
-//! hold the optimiser's name, the seed and the number of steps, which the other file has as well.
+//! `load_state_dict(load_file(…), strict=True)` takes it. `optimizer.safetensors` has the moments of what is trained, each
+//! under its parameter's name behind `adam.m.`, `adam.v.` or `sgd.momentum.`, and every other state behind `state.`; its
+//! metadata hold the optimiser's name, the seed and the number of steps, which the other file has as well.
 
 use super::{Progress, Trainer, split, storages};
 use crate::error::Error;
