@@ -101,12 +101,14 @@ fn best(mut run: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
 /// The vendor's figure for f32 FLOP/s, where it is known by the adapter's name. Other cards of a series have other figures.
 pub fn theoretical_flops(adapter: &str) -> Option<f64> {
     // vendors' data sheets: dense f32 without matrix units
-    const KNOWN: [(&str, f64); 8] = [
+    const KNOWN: [(&str, f64); 10] = [
         ("NVIDIA H200", 66.9e12),
         ("NVIDIA H100 80GB HBM3", 66.9e12),
         ("NVIDIA H100 PCIe", 51.2e12),
         ("NVIDIA A100-SXM4-40GB", 19.5e12),
         ("NVIDIA A100-SXM4-80GB", 19.5e12),
+        ("NVIDIA A100-PCIE-40GB", 19.5e12),
+        ("NVIDIA A100 80GB PCIe", 19.5e12),
         ("NVIDIA GeForce RTX 4090", 82.6e12),
         ("NVIDIA GeForce RTX 3090", 35.6e12),
         ("AMD Radeon RX 7900 XTX", 61.4e12),

@@ -236,6 +236,18 @@ fn d10_a_buffer_that_cannot_be_made_is_an_error_and_the_session_goes_on() {
     assert_eq!(limit(1).to_string(), format!("{words} use a smaller size or another adapter"));
     let fewer = "submit fewer runs at once, or use a smaller size or another adapter";
     assert_eq!(limit(64).to_string(), format!("{words} {fewer}"));
+    // inputs of so many runs that no buffer holds them
+    let x = fill(&[16 << 20], |_| 0.0);
+    let mut b = Builder::new();
+    let given = b.input("x", f32(&[16 << 20])).unwrap();
+    let sum = b.sum(given, &[0]).unwrap();
+    b.output("sum", sum).unwrap();
+    let program = session.compile(&b.finish().unwrap(), &Named::new(), &CompileOptions::default()).unwrap();
+    let runs = (most >> 26) as usize + 1;
+    let error = program.submit_all(&vec![[("x", &x)]; runs]).err().unwrap();
+    assert!(matches!(&error, Error::Gpu(GpuError::Limit { runs: of, .. }) if *of == runs), "{error}");
+    assert!(error.to_string().ends_with(fewer), "{error}");
+    assert_eq!(program.run(&[("x", &x)]).unwrap()["sum"].to_f32(), [0.0]);
 }
 
 #[test]

@@ -480,12 +480,14 @@ fn fused_ops_that_kernels_do_not_know_are_refused() {
         let error = refused(Op::AddLayerNorm(1e-5.into()), &[f32(a), f32(b), vector(), vector()]);
         assert!(error.contains("the second is one number or has the last dimensions of the first"), "{error}");
     }
-    let none = Chain { arity: 0, steps: vec![Step::Const(1.0.into())] };
-    let matmul = Op::FusedMatmul { transpose_a: false, transpose_b: true, epilogue: none };
-    let error = refused(matmul, &[f32(&[2, 4])]);
-    assert!(error.contains("expected the product as its first input"), "{error}");
-    // a condition is no number
     let (one, i0) = (Ref::Step(0), Ref::Input(0));
+    let none = Chain { arity: 0, steps: vec![Step::Const(1.0.into())] };
+    let chosen = Chain { arity: 1, steps: vec![Step::Const(1.0.into()), Step::Select(i0, one, one)] };
+    for (epilogue, types) in [(none, &[f32(&[2, 4])][..]), (chosen, &[f32(&[2, 4]), f32(&[2, 4])])] {
+        let error = refused(Op::FusedMatmul { transpose_a: false, transpose_b: true, epilogue }, types);
+        assert!(error.contains("expected the product as its first input, a number"), "{error}");
+    }
+    // a condition is no number
     let steps = vec![Step::Const(1.0.into()), Step::Select(i0, one, one), Step::Binary(Binary::Mul, Ref::Step(1), i0)];
     let error = refused(Op::Elementwise(Chain { arity: 1, steps }), &[TensorType::new(DType::Bool, [3])]);
     assert!(error.contains("expected inputs and comparisons as conditions, and these nowhere else"), "{error}");

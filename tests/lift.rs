@@ -498,11 +498,19 @@ fn linears_become_one_as_far_as_a_buffer_holds_them() -> Result {
         b.output(name, y)?;
     }
     let graph = b.finish()?;
-    let packed = "linears: packed: 2 linears on one input → one\nlinears: packed_2: 2 linears on one input → one\n";
-    assert_eq!(lifted(&graph)?.1, packed);
+    let parts = |most: usize| {
+        format!(
+            "linears: a: 5 linears on one input in 3 parts: a buffer holds {most} bytes\n\
+             linears: packed: 2 linears on one input → one\nlinears: packed_2: 2 linears on one input → one\n"
+        )
+    };
+    let reported = |limits: LiftLimits| Ok::<_, GraphError>(lift_within(&graph, &limits)?.1.to_string());
+    assert_eq!(reported(LiftLimits::default())?, parts(256 << 20));
+    let weights = LiftLimits { linear_bytes: usize::MAX, packed_bytes: 2 * 512 * 16 * 4, ..LiftLimits::default() };
+    assert_eq!(reported(weights)?, parts(2 * 512 * 16 * 4));
     let large = LiftLimits { linear_bytes: 1 << 30, ..LiftLimits::default() };
-    let all = "linears: packed: 5 linears on one input → one\n";
-    assert_eq!(lift_within(&graph, &large)?.1.to_string(), all);
+    let one = "linears: packed: 5 linears on one input → one\n";
+    assert_eq!(reported(large)?, one);
     Ok(())
 }
 

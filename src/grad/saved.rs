@@ -18,9 +18,10 @@ pub(super) struct Saved {
 }
 
 impl Saved {
-    /// For the nodes up to `last`.
-    pub fn new(graph: &Graph, last: NodeId, checkpoint: Checkpoint) -> Result<Self, GradError> {
-        let segment = segments(graph, last, checkpoint)?;
+    /// For the nodes from `since` to `last`; those before are kept.
+    pub fn new(graph: &Graph, since: NodeId, last: NodeId, checkpoint: Checkpoint) -> Result<Self, GradError> {
+        let mut segment = segments(graph, last, checkpoint)?;
+        segment.iter_mut().take(since.0).for_each(|s| *s = None);
         let of = |node: NodeId| segment.get(node.0).copied().flatten();
         let mut crossing = BTreeSet::new();
         // a norm alone is all that its readers read

@@ -122,7 +122,7 @@ pub(super) fn walk(
     }
     let asked: BTreeSet<ValueId> = wrt.iter().copied().collect();
     let needed = needed(graph, &asked, since, loss.node);
-    let mut saved = Saved::new(graph, loss.node, checkpoint)?;
+    let mut saved = Saved::new(graph, since, loss.node, checkpoint)?;
     let mut w = Writer::new(graph);
     let mut sums: BTreeMap<ValueId, Sum> = BTreeMap::new();
     let mut found: BTreeMap<ValueId, ValueId> = BTreeMap::new();

@@ -315,8 +315,9 @@ pub fn infer(op: &Op, node: &str, inputs: &[&TensorType], layout: &ParamLayout) 
         Op::FusedMatmul { transpose_a, transpose_b, epilogue } => {
             c.arity(epilogue.arity + 1..=epilogue.arity + 1)?;
             c.chain(epilogue)?;
-            if epilogue.arity == 0 {
-                return Err(c.attribute("epilogue", "the product as its first input", epilogue));
+            let condition = |s: &Step| matches!(s, Step::Select(Ref::Input(0), ..));
+            if epilogue.arity == 0 || epilogue.steps.iter().any(condition) {
+                return Err(c.attribute("epilogue", "the product as its first input, a number", epilogue));
             }
             // a linear is the product with a (N, K) right operand of rank 2; leading dimensions of x are rows
             let ty = if *transpose_b && inputs[1].shape.rank() == 2 && !transpose_a {

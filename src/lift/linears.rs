@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 const PASS: &str = "linears";
 
 /// Packs parallel linears: the same x, all with or all without bias, each weight and bias a parameter that is read
-/// nowhere else; as many as one buffer holds the weights and the results of.
+/// nowhere else; as many as the limits allow.
 pub(super) fn linears(graph: &Graph, limits: &LiftLimits, report: &mut Report) -> Result<Graph, GraphError> {
-    let groups = groups(graph, limits.linear_bytes);
+    let groups = groups(graph, limits, report);
     // the group's first node is where its linear goes
     let first: BTreeMap<NodeId, &Vec<NodeId>> = groups.iter().filter_map(|g| Some((*g.iter().min()?, g))).collect();
     let mut done = vec![false; graph.nodes().len()];
@@ -27,7 +27,7 @@ pub(super) fn linears(graph: &Graph, limits: &LiftLimits, report: &mut Report) -
 }
 
 /// Groups of at least two, each in the order in which its outputs are read: so all queries of a block are neighbours.
-fn groups(graph: &Graph, most: usize) -> Vec<Vec<NodeId>> {
+fn groups(graph: &Graph, limits: &LiftLimits, report: &mut Report) -> Vec<Vec<NodeId>> {
     let parameters = own_parameters(graph);
     let mut first_reader = BTreeMap::new();
     for (id, node) in graph.nodes() {
@@ -45,24 +45,36 @@ fn groups(graph: &Graph, most: usize) -> Vec<Vec<NodeId>> {
     for mut group in groups.into_values() {
         let last = (NodeId(usize::MAX), 0);
         group.sort_by_key(|id| (first_reader.get(&ValueId::from(*id)).copied().unwrap_or(last), *id));
-        let bytes = |id: NodeId| {
-            let node = graph.node(id);
-            [node.outputs[0].bytes(), graph.ty(node.inputs[1]).bytes()]
-        };
-        let (mut members, mut all) = (Vec::new(), [0usize; 2]);
-        for id in group {
-            let own = bytes(id);
-            if all.iter().zip(own).any(|(all, own)| all.saturating_add(own) > most) {
-                fitting.push(std::mem::take(&mut members));
-                all = [0; 2];
-            }
-            members.push(id);
-            all.iter_mut().zip(own).for_each(|(all, own)| *all += own);
+        let parts = parts(graph, &group, limits);
+        if parts.len() > 1 {
+            let (name, count, most) =
+                (&graph.node(group[0]).name, group.len(), limits.linear_bytes.min(limits.packed_bytes));
+            let what =
+                format!("{name}: {count} linears on one input in {} parts: a buffer holds {most} bytes", parts.len());
+            report.add(PASS, what);
         }
-        fitting.push(members);
+        fitting.extend(parts);
     }
     fitting.retain(|group| group.len() > 1);
     fitting
+}
+
+/// Neighbours of a group whose results and whose weights are within the limits.
+fn parts(graph: &Graph, group: &[NodeId], limits: &LiftLimits) -> Vec<Vec<NodeId>> {
+    let mut parts = vec![Vec::new()];
+    let (mut results, mut weights) = (0usize, 0usize);
+    for id in group {
+        let node = graph.node(*id);
+        let (result, weight) = (node.outputs[0].bytes(), graph.ty(node.inputs[1]).bytes());
+        (results, weights) = (results.saturating_add(result), weights.saturating_add(weight));
+        if results > limits.linear_bytes || weights > limits.packed_bytes {
+            parts.push(Vec::new());
+            (results, weights) = (result, weight);
+        }
+        parts.last_mut().expect("there is one from the beginning").push(*id);
+    }
+    parts.retain(|part| !part.is_empty());
+    parts
 }
 
 fn pack(graph: &Graph, r: &mut Rewriter, group: &[NodeId], report: &mut Report) -> Result<(), GraphError> {

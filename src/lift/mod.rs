@@ -34,14 +34,17 @@ pub struct LiftLimits {
     pub stack_layers: usize,
     /// Bytes of all that the layers of a stack read.
     pub stack_bytes: usize,
-    /// Bytes of the weights of linears that become one, and of their results.
+    /// Bytes of the result of linears that become one.
     pub linear_bytes: usize,
+    /// Bytes of the storage of their weights.
+    pub packed_bytes: usize,
 }
 
 /// For a GPU with WebGPU's limits, and a graph that is not trained.
 impl Default for LiftLimits {
     fn default() -> Self {
-        LiftLimits { stack_width: 256, stack_layers: 64, stack_bytes: usize::MAX, linear_bytes: 256 << 20 }
+        let (stack_bytes, packed_bytes) = (usize::MAX, usize::MAX);
+        LiftLimits { stack_width: 256, stack_layers: 64, stack_bytes, linear_bytes: 256 << 20, packed_bytes }
     }
 }
 

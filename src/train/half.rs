@@ -7,6 +7,7 @@
 //! | f32 | softmax, cross entropy, sums and means, exp, log, roots, powers, quotients |
 //! | the widest of its operands but weights | all other element-wise ops, concat |
 //! | what it is given | ops that move or drop elements |
+//! | f32 | masked fills and factors whose number is infinite in f16 |
 
 use crate::graph::{Binary, DType, Graph, GraphError, Node, Op, Reduction, Rewriter, Scalar, Unary, ValueId};
 use half::f16;

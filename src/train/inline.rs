@@ -70,7 +70,13 @@ impl Sources {
         }
         for (state, value) in forward.updates() {
             if let Some((_, next)) = self.states.get_mut(state) {
-                *next = map[value.node.0][value.output];
+                let mut given = map[value.node.0][value.output];
+                // a parameter itself would have its gradient through the state
+                if micro + 1 < self.micro_batches && matches!(new.producer(given).op, Op::Parameter(_)) {
+                    let shape = new.ty(given).shape.clone();
+                    given = new.push(Op::Reshape(shape), vec![given], "state")?.into();
+                }
+                *next = given;
             }
         }
         Ok(forward.outputs().iter().map(|o| map[o.value.node.0][o.value.output]).collect())

@@ -53,7 +53,10 @@ fn training_lift_limits(train: &TrainOptions, caps: &DeviceCaps) -> LiftLimits {
         Precision::F32 => 1,
         Precision::F16(_) => 2,
     };
-    LiftLimits { stack_bytes: narrowing * STACK_BYTES, ..lift_limits(caps) }
+    let limits = lift_limits(caps);
+    let linear_bytes = limits.linear_bytes.saturating_mul(narrowing);
+    // weights and moments are states, one buffer each
+    LiftLimits { stack_bytes: narrowing * STACK_BYTES, packed_bytes: limits.linear_bytes, linear_bytes, ..limits }
 }
 
 /// Bytes of activations that a stack keeps.

@@ -171,6 +171,20 @@ fn no_gradient_goes_through_a_state_to_the_micro_batch_before() {
     // s is 0 and then 3, as it would be in two steps
     assert_eq!(trainer.loss(&batch), 1.5);
     assert_eq!(trainer.parameter("w"), [-0.5]);
+    // a state that takes the parameter itself
+    let mut b = Builder::new();
+    let s = b.state("s", f32s(&[])).unwrap();
+    let (x, w) = (b.input("x", f32s(&[])).unwrap(), b.parameter("w", f32s(&[])).unwrap());
+    b.update(s, w).unwrap();
+    let y = b.mul(x, w).unwrap();
+    let loss = b.mul(y, s).unwrap();
+    b.output("loss", loss).unwrap();
+    let graph = b.finish().unwrap();
+    let w = Named::from([("w".to_owned(), numbers(&[], |_| 2.0))]);
+    let mut trainer = OnReference::new(&graph, &w, &TrainOptions { micro_batches: 2, ..sgd(1.0) }, true);
+    // 0 and 5 · s with s = 2
+    trainer.step(&batch);
+    assert_eq!(trainer.parameter("w"), [2.0 - 5.0]);
 }
 
 #[test]

@@ -151,7 +151,7 @@ impl Viewer {
             let error = self.message.take_if(|(bad, _)| *bad).map(|(_, error)| error);
             if self.asked.take_if(|asked| *asked == name).is_some() && error.is_some() {
                 // to be mended
-                self.path = Some(name);
+                self.path.get_or_insert(name);
             }
             wrong.extend(error);
         }
@@ -270,7 +270,7 @@ impl Viewer {
 
     fn file_menu(&mut self, ui: &mut Ui) {
         if ui.button("Open a file…   Ctrl O").clicked() {
-            self.path = Some(String::new());
+            self.path.get_or_insert_default();
         }
         let recent = self.state.settings.recent.clone();
         ui.menu_button("Open again", |ui| {

@@ -9,7 +9,7 @@ use kiln_viewer::live::panel::Live;
 use std::fs::{File, OpenOptions};
 use std::future::ready;
 use std::io::{ErrorKind, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
@@ -59,6 +59,13 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// The bytes of a file, of one that is too large one more than may be.
+fn read(path: &Path) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(LARGEST as u64 + 1).read_to_end(&mut bytes));
+    read.map(|_| bytes).map_err(|e| format!("{}: {e}", path.display()))
+}
+
 /// Files of the system; what is written goes into a folder.
 struct Disk {
     /// That folder.
@@ -67,9 +74,7 @@ struct Disk {
 
 impl Files for Disk {
     fn read(&self, path: &str) -> Later<Result<Vec<u8>, String>> {
-        let mut bytes = Vec::new();
-        let read = File::open(path).and_then(|file| file.take(LARGEST as u64 + 1).read_to_end(&mut bytes));
-        Box::pin(ready(read.map(|_| bytes).map_err(|e| format!("{path}: {e}"))))
+        Box::pin(ready(read(Path::new(path))))
     }
 
     fn place(&self, path: &str) -> String {
@@ -78,8 +83,7 @@ impl Files for Disk {
     }
 
     fn dropped(&self, file: DroppedFileHandle) -> Later<Result<Vec<u8>, String>> {
-        let read = file.bytes().map_err(|e| format!("{}: {e}", file.path().display()));
-        Box::pin(ready(read))
+        Box::pin(ready(read(file.path())))
     }
 
     fn carry_out(&self, work: Later<()>) {

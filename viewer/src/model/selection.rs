@@ -60,6 +60,11 @@ impl Selection {
         }
     }
 
+    /// Whether it holds what another holds by its very meaning: a layer is chosen by a click on the timeline or the table.
+    pub fn is(&self, other: &Selection) -> bool {
+        self == other || self.layer().is_some_and(|layer| other.layer() == Some(layer))
+    }
+
     /// In words.
     pub fn words(&self, document: &Document) -> String {
         let trace = &document.trace;
@@ -151,6 +156,10 @@ mod tests {
         assert_eq!(part("blocks.0", 1).layer(), Some("blocks.0"));
         assert_eq!(part("blocks.0.sa", 2).layer(), Some("blocks.0.sa"));
         assert_eq!(part("blocks.0", 2).layer(), None);
+        let layer = Selection::Layer("blocks.0".into());
+        assert!(layer.is(&part("blocks.0", 1)) && part("blocks.0", 1).is(&layer));
+        assert!(!layer.is(&part("blocks.0", 2)) && !part("blocks.0", 2).is(&layer));
+        assert!(!Selection::None.is(&layer) && Selection::None.is(&Selection::None));
         assert_eq!(Selection::Kernel("matmul".into()).words(&document), "kernel matmul");
     }
 

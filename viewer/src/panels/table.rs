@@ -64,7 +64,7 @@ pub fn show(ui: &mut Ui, state: &mut State) {
             .body(|body| {
                 body.rows(20.0, shown.len(), |mut line| {
                     let row = &shown[line.index()];
-                    line.set_selected(*selection == row.selection);
+                    line.set_selected(selection.is(&row.selection));
                     for column in Column::ALL {
                         line.col(|ui| cell(ui, row, column, peaks));
                     }
@@ -75,7 +75,7 @@ pub fn show(ui: &mut Ui, state: &mut State) {
             });
     });
     if let Some(selection) = clicked {
-        state.selection = if state.selection == selection { Default::default() } else { selection };
+        state.selection = if state.selection.is(&selection) { Default::default() } else { selection };
     }
 }
 
