@@ -7,7 +7,7 @@ use std::fmt;
 /// How exact products of f32 operands are, by the names of PyTorch's `set_float32_matmul_precision`. It does not change
 /// what is stored, nor products of operands that are stored in f16: their elements are exact in f16, and a device's
 /// matrix units take them as they are, with sums in f32. Products of fewer than 16 rows, columns or inner elements are made
-/// by multiply-adds at every precision. docs/precision.md holds the errors of each.
+/// by multiply-adds at every precision, but for those in attention. docs/precision.md holds the errors of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum MatmulPrecision {
     /// Multiply-adds in f32.
@@ -141,13 +141,23 @@ impl DeviceCaps {
 impl DeviceCaps {
     /// These caps, tightened by others: what both allow.
     pub fn within(&self, tighter: &DeviceCaps) -> DeviceCaps {
+        let max_invocations = self.max_invocations.min(tighter.max_invocations);
+        let units = match tighter.units {
+            // what goes with a product on them takes as many
+            _ if max_invocations < 256 => None,
+            Some(MatrixUnits::Emulated { .. }) if !(self.f16 && tighter.f16) => None,
+            Some(MatrixUnits::Emulated { side }) => {
+                [4, 8, 16].contains(&side).then_some(MatrixUnits::Emulated { side })
+            }
+            units => self.units.filter(|own| self.f16 && tighter.f16 && Some(*own) == units),
+        };
         DeviceCaps {
             max_binding_bytes: self.max_binding_bytes.min(tighter.max_binding_bytes),
             max_buffer_bytes: self.max_buffer_bytes.min(tighter.max_buffer_bytes),
             max_storage_buffers: self.max_storage_buffers.min(tighter.max_storage_buffers),
             max_groups: self.max_groups.min(tighter.max_groups),
             workgroup_bytes: self.workgroup_bytes.min(tighter.workgroup_bytes),
-            max_invocations: self.max_invocations.min(tighter.max_invocations),
+            max_invocations,
             storage_align: self.storage_align.max(tighter.storage_align),
             uniform_align: self.uniform_align.max(tighter.uniform_align),
             immediate_bytes: self.immediate_bytes.min(tighter.immediate_bytes),
@@ -155,13 +165,7 @@ impl DeviceCaps {
             int64: self.int64 && tighter.int64,
             timestamps: self.timestamps && tighter.timestamps,
             subgroup: self.subgroup.filter(|_| tighter.subgroup.is_some()),
-            units: match tighter.units {
-                Some(MatrixUnits::Emulated { .. }) if !(self.f16 && tighter.f16) => None,
-                Some(MatrixUnits::Emulated { side }) => {
-                    [4, 8, 16].contains(&side).then_some(MatrixUnits::Emulated { side })
-                }
-                units => self.units.filter(|own| self.f16 && tighter.f16 && Some(*own) == units),
-            },
+            units,
             // which kernels run well, not what is allowed
             cpu: tighter.cpu,
         }
@@ -196,6 +200,8 @@ mod tests {
         assert_eq!(within(None, false, emulated), None);
         assert_eq!(within(None, true, Some(MatrixUnits::Emulated { side: 12 })), None);
         assert_eq!(caps(device, true).within(&caps(device, false)).units, None);
+        let few = DeviceCaps { max_invocations: 128, ..caps(device, true) };
+        assert_eq!(caps(device, true).within(&few).units, None);
     }
 
     #[test]

@@ -66,7 +66,8 @@ pub struct CompileOptions {
     pub fuse: bool,
     /// How exact products of f32 operands are. Where the device has no f16 matrix units, a product would bind too many
     /// buffers or an operand exceeds a binding, it is [`MatmulPrecision::Highest`] whatever was asked for, and the report
-    /// says so. Products of fewer than 16 rows, columns or inner elements always are, without a word.
+    /// says so. Products of fewer than 16 rows, columns or inner elements always are, without a word, but for
+    /// those in attention.
     pub precision: MatmulPrecision,
     /// Whether temporaries share memory.
     pub alias: bool,

@@ -525,6 +525,10 @@ fn limits_say_how_long_and_how_wide_stacks_are() -> Result {
     let expected =
         "stacks: layers.0-22: 12 layers of 64 left as written: at 768 bytes a layer's rows, stacks would be short\n";
     assert_eq!(reported(few)?, expected);
+    let narrow = LiftLimits { bound_bytes: 767, ..LiftLimits::default() };
+    let expected =
+        "stacks: layers.0-22: 12 layers of 64 left as written: rows of 768 bytes, where a binding holds 767\n";
+    assert_eq!(reported(narrow)?, expected);
     for (stack_width, why) in [
         (0, "on this device a kernel a layer is as fast"),
         (32, "this device carries rows of at most 32 through a stack"),

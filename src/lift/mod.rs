@@ -38,13 +38,21 @@ pub struct LiftLimits {
     pub linear_bytes: usize,
     /// Bytes of the storage of their weights.
     pub packed_bytes: usize,
+    /// Bytes of the rows that go into a stack, and out of it: its kernel binds them whole.
+    pub bound_bytes: usize,
 }
 
 /// For a GPU with WebGPU's limits, and a graph that is not trained.
 impl Default for LiftLimits {
     fn default() -> Self {
-        let (stack_bytes, packed_bytes) = (usize::MAX, usize::MAX);
-        LiftLimits { stack_width: 256, stack_layers: 64, stack_bytes, linear_bytes: 256 << 20, packed_bytes }
+        LiftLimits {
+            stack_width: 256,
+            stack_layers: 64,
+            stack_bytes: usize::MAX,
+            linear_bytes: 256 << 20,
+            packed_bytes: usize::MAX,
+            bound_bytes: 128 << 20,
+        }
     }
 }
 

@@ -49,6 +49,11 @@ pub(super) fn stacks(graph: &Graph, limits: &LiftLimits, report: &mut Report) ->
             report.add(PASS, format!("{what} left as written: {why}"));
             continue;
         }
+        if ty.bytes() > limits.bound_bytes {
+            let (bytes, most) = (ty.bytes(), limits.bound_bytes);
+            report.add(PASS, format!("{what} left as written: rows of {bytes} bytes, where a binding holds {most}"));
+            continue;
+        }
         let most = (limits.stack_bytes / ty.bytes().max(1)).min(limits.stack_layers);
         if most < LEAST_LAYERS {
             let bytes = ty.bytes();

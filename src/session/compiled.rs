@@ -95,8 +95,9 @@ pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Re
 
 /// What one lifted op may hold on a device of these caps.
 pub(crate) fn lift_limits(caps: &DeviceCaps) -> LiftLimits {
-    let linear_bytes = usize::try_from(caps.max_buffer_bytes).unwrap_or(usize::MAX);
-    LiftLimits { stack_width: widest(caps), linear_bytes, ..LiftLimits::default() }
+    let [linear_bytes, bound_bytes] =
+        [caps.max_buffer_bytes, caps.max_binding_bytes].map(|b| usize::try_from(b).unwrap_or(usize::MAX));
+    LiftLimits { stack_width: widest(caps), linear_bytes, bound_bytes, ..LiftLimits::default() }
 }
 
 impl Compiled {

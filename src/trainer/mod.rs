@@ -54,9 +54,14 @@ fn training_lift_limits(train: &TrainOptions, caps: &DeviceCaps) -> LiftLimits {
         Precision::F16(_) => 2,
     };
     let limits = lift_limits(caps);
-    let linear_bytes = limits.linear_bytes.saturating_mul(narrowing);
-    // weights and moments are states, one buffer each
-    LiftLimits { stack_bytes: narrowing * STACK_BYTES, packed_bytes: limits.linear_bytes, linear_bytes, ..limits }
+    LiftLimits {
+        stack_bytes: narrowing * STACK_BYTES,
+        linear_bytes: limits.linear_bytes.saturating_mul(narrowing),
+        bound_bytes: limits.bound_bytes.saturating_mul(narrowing),
+        // weights and moments are states in f32, one buffer each
+        packed_bytes: limits.linear_bytes,
+        ..limits
+    }
 }
 
 /// Bytes of activations that a stack keeps.
