@@ -11,7 +11,8 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    pub fn of(graph: &Graph, states: &StateUses) -> Parts {
+    /// Where a binding holds so many bytes.
+    pub fn of(graph: &Graph, states: &StateUses, binding: u64) -> Parts {
         let uses = graph.use_counts();
         let mut parts = Parts::default();
         for (id, node) in graph.nodes() {
@@ -21,10 +22,14 @@ impl Parts {
             if empty || states.is_parts(graph, id.into()) {
                 continue;
             }
+            // dk and dv are bound as one, from the first of a batch entry to the last
+            let shape = graph.shape(id.into());
+            let entries = if axis > 0 { shape.dims()[0].max(1) } else { 1 };
+            let fits = (node.outputs[0].bytes() / entries) as u64 <= binding;
             let mut start = 0;
             for value in &node.inputs {
                 let once = uses[value.node.0][value.output] == 1;
-                if once && graph.ty(*value).dtype != DType::Bool && leaves_gaps(graph, *value, &node.inputs) {
+                if once && graph.ty(*value).dtype != DType::Bool && leaves_gaps(graph, *value, &node.inputs, fits) {
                     parts.places.insert(*value, (id, axis, start));
                 }
                 start += graph.shape(*value).dims()[axis];
@@ -39,8 +44,9 @@ impl Parts {
     }
 }
 
-/// Whether the kernels that make a value can write it among others of the same concat.
-fn leaves_gaps(graph: &Graph, value: ValueId, others: &[ValueId]) -> bool {
+/// Whether the kernels that make a value can write it among others of the same concat, a batch entry of which a binding
+/// may hold.
+fn leaves_gaps(graph: &Graph, value: ValueId, others: &[ValueId], fits: bool) -> bool {
     let node = graph.producer(value);
     // a product of no elements is zeros, which are written without gaps
     let full = node.inputs.iter().all(|v| graph.shape(*v).elements() > 0);
@@ -51,7 +57,7 @@ fn leaves_gaps(graph: &Graph, value: ValueId, others: &[ValueId]) -> bool {
         Op::AttentionGrad(_) if value.output == 0 => {
             full && !others.iter().any(|v| v.node == value.node && v.output > 0)
         }
-        Op::AttentionGrad(_) => full,
+        Op::AttentionGrad(_) => full && fits,
         // a single number, which needs no alignment
         Op::Reduce { .. } => full && node.outputs[0].shape.elements() == 1,
         _ => false,

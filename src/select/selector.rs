@@ -39,7 +39,7 @@ pub fn select(
         exponents: HashMap::new(),
         weights_exponents: HashMap::new(),
         reads: Reads::of(graph, &states),
-        parts: Parts::of(graph, &states),
+        parts: Parts::of(graph, &states, caps.max_binding_bytes),
         concats: HashMap::new(),
         states,
         in_place: HashMap::new(),

@@ -240,19 +240,21 @@ fn in_f16() {
     check_forms(&[all]);
 }
 
+/// Gradients of an attention in one concat.
+fn concat(cases: &mut Cases, name: &str, form: Form, axis: usize, order: &[usize]) {
+    let mut inputs: Vec<ValueId> = form.values().into_iter().map(|v| cases.input(v)).collect();
+    let dout = inputs.pop().expect("the last is dout");
+    let node = cases.graph.push(Op::Attention(form.attrs()), inputs.clone(), "attention").expect(name);
+    inputs.extend([ValueId { node, output: 0 }, ValueId { node, output: 1 }, dout]);
+    let node = cases.graph.push(Op::AttentionGrad(form.attrs()), inputs, "attention").expect(name);
+    let parts = order.iter().map(|output| ValueId { node, output: *output }).collect();
+    let all = cases.graph.push(Op::Concat(axis), parts, "concat").expect(name);
+    cases.output(name, all, 0);
+}
+
 #[test]
 fn results_go_where_a_concat_has_them() {
     let mut cases = Cases::default();
-    let concat = |cases: &mut Cases, name: &str, form: Form, axis: usize, order: &[usize]| {
-        let mut inputs: Vec<ValueId> = form.values().into_iter().map(|v| cases.input(v)).collect();
-        let dout = inputs.pop().expect("the last is dout");
-        let node = cases.graph.push(Op::Attention(form.attrs()), inputs.clone(), "attention").expect(name);
-        inputs.extend([ValueId { node, output: 0 }, ValueId { node, output: 1 }, dout]);
-        let node = cases.graph.push(Op::AttentionGrad(form.attrs()), inputs, "attention").expect(name);
-        let parts = order.iter().map(|output| ValueId { node, output: *output }).collect();
-        let all = cases.graph.push(Op::Concat(axis), parts, "concat").expect(name);
-        cases.output(name, all, 0);
-    };
     concat(&mut cases, "packed", form(2, 2, 8, 33, 33).causal(), 2, &[0, 1, 2]);
     concat(&mut cases, "dv first", form(2, 2, 8, 20, 33), 2, &[2, 1]);
     concat(&mut cases, "one after the other", form(1, 3, 5, 31, 33).causal(), 1, &[1, 0, 2]);
@@ -346,6 +348,25 @@ fn a_batch_over_the_binding_limit_is_cut_at_its_entries() {
         let options = CompileOptions { limits: Some(limits), poison: true, ..CompileOptions::default() };
         let program = session.compile(&cases.graph, &Named::new(), &options).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(program.dispatches(), 4 * 3);
+        let got = program.run(&given).unwrap_or_else(|e| panic!("{e}"));
+        for (name, want) in &want {
+            close(name, &got[name].to_f64(), &want.data, 1e-5);
+        }
+    }
+}
+
+#[test]
+fn results_that_lie_further_apart_than_a_binding_are_copied_to_their_concat() {
+    let Some(session) = session() else { return };
+    let mut cases = Cases::default();
+    // dk and dv have 2112 bytes each
+    concat(&mut cases, "entries", form(3, 1, 8, 20, 22), 0, &[1, 2]);
+    let want = evaluate(&cases.graph, &Named::new(), &cases.inputs).unwrap_or_else(|e| panic!("{e}"));
+    let given: Vec<(&str, &Tensor)> = cases.inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
+    for cpu in [true, false] {
+        let limits = DeviceCaps { cpu, max_binding_bytes: 2304, ..session.caps().clone() };
+        let options = CompileOptions { limits: Some(limits), poison: true, ..CompileOptions::default() };
+        let program = session.compile(&cases.graph, &Named::new(), &options).unwrap_or_else(|e| panic!("{e}"));
         let got = program.run(&given).unwrap_or_else(|e| panic!("{e}"));
         for (name, want) in &want {
             close(name, &got[name].to_f64(), &want.data, 1e-5);
