@@ -22,7 +22,7 @@ pub fn level() -> u8 {
 }
 
 /// Shows a value under a heading from a level on.
-pub(crate) fn show(from: u8, heading: &str, value: impl FnOnce() -> Box<dyn Display>) {
+pub(crate) fn show(from: u8, heading: impl Display, value: impl FnOnce() -> Box<dyn Display>) {
     if level() >= from {
         eprintln!("== {heading}\n{}", value());
     }

@@ -561,11 +561,11 @@ struct RunTimes {
 
 impl Program {
     fn results(&self, finished: Finished, times: RunTimes) -> Vec<Outputs> {
-        let heading = match finished.outputs.len() {
-            0 | 1 => "timings".to_owned(),
-            runs => format!("timings of {runs} runs in one submit; encode and wall are of all of them"),
-        };
-        show(4, &heading, || Box::new(Trace { frames: self.frames_of(&finished, &times), ..self.describe() }));
+        let trace = || Box::new(Trace { frames: self.frames_of(&finished, &times), ..self.describe() }) as _;
+        match finished.outputs.len() {
+            0 | 1 => show(4, "timings", trace),
+            n => show(4, format_args!("timings of {n} runs in one submit; encode and wall are of all of them"), trace),
+        }
         self.outputs(finished)
     }
 

@@ -82,7 +82,8 @@ fn numbers(g: &Graph, op: &Op, inputs: &[ValueId], ty: &TensorType) -> Option<Fo
         let number = exact(number, ty.dtype)?;
         Some(Folded::Op(Op::Constant(number, ty.dtype, ty.shape.clone()), vec![]))
     };
-    let fill = |v: ValueId| g.fill(v).map(f64::from);
+    // whatever is made of NaN stays for the device
+    let fill = |v: ValueId| g.fill(v).map(f64::from).filter(|x| !x.is_nan());
     match op {
         Op::Unary(Unary::Scale(c)) if c.get() == 1.0 => Some(Folded::Value(x)),
         Op::Unary(Unary::Scale(c)) if fill(x).is_none() => {
@@ -132,7 +133,7 @@ fn unary(f: Unary, x: f64) -> Option<f64> {
     match f {
         Unary::Scale(c) => Some(x * f64::from(c.get())),
         Unary::Neg => Some(-x),
-        Unary::Relu if x != 0.0 && !x.is_nan() => Some(x.max(0.0)),
+        Unary::Relu if x != 0.0 => Some(x.max(0.0)),
         Unary::Sqrt if x >= 0.0 => Some(x.sqrt()),
         _ => None,
     }
@@ -144,8 +145,8 @@ fn binary(f: Binary, a: f64, b: f64) -> Option<f64> {
         Binary::Sub => Some(a - b),
         Binary::Mul => Some(a * b),
         Binary::Div => Some(a / b),
-        Binary::Min if a != b && !a.is_nan() && !b.is_nan() => Some(a.min(b)),
-        Binary::Max if a != b && !a.is_nan() && !b.is_nan() => Some(a.max(b)),
+        Binary::Min if a != b => Some(a.min(b)),
+        Binary::Max if a != b => Some(a.max(b)),
         _ => None,
     }
 }

@@ -19,6 +19,7 @@ mod writer;
 
 pub use checkpoint::Checkpoint;
 pub use error::GradError;
+pub(crate) use walk::gradients_since;
 
 use crate::graph::{Disposition, Graph, NodeId, Op, Part, Storage, StorageId, ValueId};
 use std::collections::BTreeMap;
@@ -68,18 +69,6 @@ pub fn gradients_checkpointed(
     checkpoint: Checkpoint,
 ) -> Result<Vec<ValueId>, GradError> {
     gradients_since(graph, loss, wrt, checkpoint, NodeId(0))
-}
-
-/// [`gradients_checkpointed`] of what was appended since a node: values that were there before are taken as given, but for
-/// those that are asked for.
-pub(crate) fn gradients_since(
-    graph: &mut Graph,
-    loss: ValueId,
-    wrt: &[ValueId],
-    checkpoint: Checkpoint,
-    since: NodeId,
-) -> Result<Vec<ValueId>, GradError> {
-    walk::walk(graph, loss, wrt, checkpoint, since)
 }
 
 /// The graph with the backward pass of its output `loss`, and an output `grad.NAME` for each parameter, in the order of

@@ -103,8 +103,9 @@ impl Local<'_, '_> {
     }
 }
 
-/// Appends the backward nodes and returns the gradients, in the order of `wrt`.
-pub(super) fn walk(
+/// Appends the backward nodes and returns the gradients, in the order of `wrt`: those of [`super::gradients_checkpointed`],
+/// of what was appended since a node. Values that were there before are taken as given, but for those in `wrt`.
+pub(crate) fn gradients_since(
     graph: &mut Graph,
     loss: ValueId,
     wrt: &[ValueId],

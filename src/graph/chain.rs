@@ -97,6 +97,11 @@ impl Chain {
         }
     }
 
+    /// Whether an input is a condition.
+    pub fn is_condition(&self, input: usize) -> bool {
+        self.steps.iter().any(|s| matches!(s, Step::Select(c, ..) if *c == Ref::Input(input)))
+    }
+
     /// Whether a step rounds to f16, for which a device must compute in it.
     pub fn rounds_f16(&self) -> bool {
         self.steps.iter().any(|s| matches!(s, Step::RoundF16(_)))

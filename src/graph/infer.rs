@@ -143,10 +143,8 @@ impl Ctx<'_> {
             return Err(self.attribute("chain", "steps that read inputs and earlier steps", chain));
         }
         let compares = |r: Ref| matches!(r, Ref::Step(k) if matches!(chain.steps[k], Step::Compare(..)));
-        let is_condition =
-            |k: usize| chain.steps.iter().any(|s| matches!(s, Step::Select(c, ..) if *c == Ref::Input(k)));
         let number = |r: Ref| match r {
-            Ref::Input(k) => !is_condition(k),
+            Ref::Input(k) => !chain.is_condition(k),
             step => !compares(step),
         };
         let conditions = chain.steps.iter().all(|s| match *s {
@@ -162,9 +160,8 @@ impl Ctx<'_> {
     /// Inputs of a chain are floats, but for conditions, which are Bool.
     fn chain_types(&self, chain: &Chain, offset: usize) -> Result<(), GraphError> {
         for i in offset..chain.arity {
-            let condition = chain.steps.iter().any(|s| matches!(s, Step::Select(c, ..) if *c == Ref::Input(i)));
             let input = i + self.inputs.len() - chain.arity;
-            if condition {
+            if chain.is_condition(i) {
                 self.dtype(input, self.inputs[input].dtype == DType::Bool, "bool")?;
             } else {
                 self.float(input)?;
@@ -315,8 +312,7 @@ pub fn infer(op: &Op, node: &str, inputs: &[&TensorType], layout: &ParamLayout) 
         Op::FusedMatmul { transpose_a, transpose_b, epilogue } => {
             c.arity(epilogue.arity + 1..=epilogue.arity + 1)?;
             c.chain(epilogue)?;
-            let condition = |s: &Step| matches!(s, Step::Select(Ref::Input(0), ..));
-            if epilogue.arity == 0 || epilogue.steps.iter().any(condition) {
+            if epilogue.arity == 0 || epilogue.is_condition(0) {
                 return Err(c.attribute("epilogue", "the product as its first input, a number", epilogue));
             }
             // a linear is the product with a (N, K) right operand of rank 2; leading dimensions of x are rows

@@ -89,6 +89,13 @@ impl ParamLayout {
         &self.storages[id.0]
     }
 
+    /// Every parameter and its type in the order of the storages, copies in other types apart. One that is packed comes
+    /// with its own storage too.
+    pub fn parameters(&self) -> impl Iterator<Item = (&Part, DType)> {
+        let own = self.storages.iter().filter(|s| s.copy_of.is_none());
+        own.flat_map(|s| s.parts.iter().map(|part| (part, s.dtype)))
+    }
+
     /// All storages in order of their index, also those that no node reads any more.
     pub fn iter(&self) -> impl Iterator<Item = (StorageId, &Storage)> {
         self.storages.iter().enumerate().map(|(i, s)| (StorageId(i), s))

@@ -115,8 +115,3 @@ pub fn name(r: Ref) -> String {
         Ref::Step(i) => format!("t{i}"),
     }
 }
-
-/// Whether an input of a chain is a condition.
-pub fn is_condition(chain: &Chain, input: usize) -> bool {
-    chain.steps.iter().any(|s| matches!(s, Step::Select(c, ..) if *c == Ref::Input(input)))
-}

@@ -1,7 +1,7 @@
 //! In: a chain over strided views; out: launches of `elementwise.wgsl`, which also casts and copies. Knows no other
 //! kernel.
 
-use super::chain_wgsl::{Printer, is_condition, vector};
+use super::chain_wgsl::{Printer, vector};
 use super::template::render;
 use super::view::{coalesce, window};
 use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, View, wgsl_type};
@@ -69,7 +69,7 @@ impl ElementwiseKey {
         let storage_width = if source.splat { 1 } else { self.width };
         let array = if in_place { "out".to_owned() } else { format!("in{k}") };
         let loaded = format!("{array}[at{k}]");
-        let load = if is_condition(&self.chain, k) {
+        let load = if self.chain.is_condition(k) {
             let zero = if storage_width == 4 { "vec4<u32>(0u)" } else { "0u" };
             let truth = format!("({loaded} != {zero})");
             if self.width == 4 && source.splat { format!("vec4<bool>{truth}") } else { truth }

@@ -61,19 +61,20 @@ fn groups(graph: &Graph, limits: &LiftLimits, report: &mut Report) -> Vec<Vec<No
 
 /// Neighbours of a group whose results and whose weights are within the limits.
 fn parts(graph: &Graph, group: &[NodeId], limits: &LiftLimits) -> Vec<Vec<NodeId>> {
-    let mut parts = vec![Vec::new()];
+    let mut parts: Vec<Vec<NodeId>> = Vec::new();
     let (mut results, mut weights) = (0usize, 0usize);
     for id in group {
         let node = graph.node(*id);
         let (result, weight) = (node.outputs[0].bytes(), graph.ty(node.inputs[1]).bytes());
         (results, weights) = (results.saturating_add(result), weights.saturating_add(weight));
-        if results > limits.linear_bytes || weights > limits.packed_bytes {
-            parts.push(Vec::new());
-            (results, weights) = (result, weight);
+        match parts.last_mut() {
+            Some(part) if results <= limits.linear_bytes && weights <= limits.packed_bytes => part.push(*id),
+            _ => {
+                parts.push(vec![*id]);
+                (results, weights) = (result, weight);
+            }
         }
-        parts.last_mut().expect("there is one from the beginning").push(*id);
     }
-    parts.retain(|part| !part.is_empty());
     parts
 }
 

@@ -125,12 +125,8 @@ impl Checkpoint {
     /// Fits the file to a model's parameters: every one must be there with its shape, else the error lists all that
     /// are not. Nothing is copied yet.
     pub fn load(&self, layout: &ParamLayout) -> Result<Loaded<'_>, CheckpointError> {
-        let mut wanted = BTreeMap::new();
-        for (_, storage) in layout.iter().filter(|(_, storage)| storage.copy_of.is_none()) {
-            for part in &storage.parts {
-                wanted.insert(part.name.clone(), TensorType::new(storage.dtype, part.shape.clone()));
-            }
-        }
+        let typed = layout.parameters().map(|(p, dtype)| (p.name.clone(), TensorType::new(dtype, p.shape.clone())));
+        let wanted: BTreeMap<String, TensorType> = typed.collect();
         let fit = |(name, ty): (&String, &TensorType)| match self.entry(name, ty.dtype) {
             Ok(entry) if entry.shape != ty.shape => Some(Misfit::shape(name, ty, &entry.shape)),
             Ok(_) => None,

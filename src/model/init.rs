@@ -55,12 +55,8 @@ impl Drawn {
     /// # Errors
     /// See [`init`].
     pub fn new(layout: &ParamLayout, kind: Init, seed: u64) -> Result<Drawn, ModelError> {
-        let mut types = BTreeMap::new();
-        for (_, storage) in layout.iter().filter(|(_, storage)| storage.copy_of.is_none()) {
-            for part in &storage.parts {
-                types.insert(part.name.as_str(), TensorType::new(storage.dtype, part.shape.clone()));
-            }
-        }
+        let typed = layout.parameters().map(|(p, dtype)| (p.name.as_str(), TensorType::new(dtype, p.shape.clone())));
+        let types: BTreeMap<&str, TensorType> = typed.collect();
         let shapes: BTreeMap<&str, &Shape> = types.iter().map(|(name, ty)| (*name, &ty.shape)).collect();
         let mut parameters = BTreeMap::new();
         for (&name, ty) in &types {

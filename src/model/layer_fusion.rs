@@ -121,7 +121,7 @@ impl LayerFusion {
 fn layers(layout: &ParamLayout, params: &dyn ParamSource) -> Result<Vec<Layer>, ModelError> {
     let mut modules: Vec<(String, Vec<(String, Shape)>)> = Vec::new();
     let mut at: BTreeMap<String, usize> = BTreeMap::new();
-    for part in layout.iter().flat_map(|(_, s)| &s.parts) {
+    for (part, _) in layout.parameters() {
         let module = part.name.rsplit_once('.').map_or("", |(module, _)| module).to_owned();
         let index = *at.entry(module.clone()).or_insert_with(|| {
             modules.push((module, Vec::new()));
@@ -141,7 +141,7 @@ fn layers(layout: &ParamLayout, params: &dyn ParamSource) -> Result<Vec<Layer>, 
             let given = params.get(parameter).filter(|t| t.shape() == shape).ok_or_else(|| ModelError::Parameter {
                 name: parameter.clone(),
                 expected: shape.clone(),
-                got: params.get(parameter).map(|t| t.shape().clone()),
+                got: params.ty(parameter).map(|ty| ty.shape),
             })?;
             values.extend(given.to_f32());
         }

@@ -90,29 +90,31 @@ pub(super) fn check(compiled: &Compiled, params: &dyn ParamSource) -> Result<(),
     for id in compiled.selected.weights.iter().map(|weight| weight.storage).filter(|id| seen.insert(*id)) {
         let storage = layout.get(id);
         for part in &storage.parts {
-            fits(part, storage.dtype, layout, params, params.ty(&part.name).as_ref())?;
+            let given = params.ty(&part.name).ok_or_else(|| missing(part, storage.dtype, layout, params))?;
+            fits(part, storage.dtype, &given)?;
         }
     }
     Ok(())
 }
 
-/// Fails unless a parameter of this type was given and fits.
-fn fits(
-    part: &Part,
-    dtype: DType,
-    layout: &ParamLayout,
-    params: &dyn ParamSource,
-    given: Option<&TensorType>,
-) -> Result<(), Error> {
-    let (name, expected) = (part.name.clone(), TensorType { dtype, shape: part.shape.clone() });
-    let converts = |got: DType| got == dtype || got.is_float() && dtype.is_float();
-    match given {
-        None => Err(Error::MissingParameter { name, expected, unused: unused(layout, params) }),
-        Some(got) if got.shape != part.shape || !converts(got.dtype) => {
-            Err(Error::ParameterType { name, expected, got: got.clone() })
-        }
-        Some(_) => Ok(()),
+/// What a storage of this type wants of a parameter.
+fn wanted(part: &Part, dtype: DType) -> (String, TensorType) {
+    (part.name.clone(), TensorType { dtype, shape: part.shape.clone() })
+}
+
+fn missing(part: &Part, dtype: DType, layout: &ParamLayout, params: &dyn ParamSource) -> Error {
+    let (name, expected) = wanted(part, dtype);
+    Error::MissingParameter { name, expected, unused: unused(layout, params) }
+}
+
+/// Fails unless what was given has the parameter's shape and converts to the storage's type.
+fn fits(part: &Part, dtype: DType, given: &TensorType) -> Result<(), Error> {
+    let converts = given.dtype == dtype || given.dtype.is_float() && dtype.is_float();
+    if given.shape == part.shape && converts {
+        return Ok(());
     }
+    let (name, expected) = wanted(part, dtype);
+    Err(Error::ParameterType { name, expected, got: given.clone() })
 }
 
 /// A weight's storage, or those of its rows that are wanted: its parameters one after the other.
@@ -128,9 +130,8 @@ fn gather(weight: &Weight, layout: &ParamLayout, params: &dyn ParamSource) -> Re
     let mut bytes = Vec::with_capacity(wanted.len());
     let mut at = 0;
     for part in &storage.parts {
-        let given = params.get(&part.name);
-        fits(part, storage.dtype, layout, params, given.as_ref().map(|given| given.ty()))?;
-        let given = given.expect("it fits");
+        let given = params.get(&part.name).ok_or_else(|| missing(part, storage.dtype, layout, params))?;
+        fits(part, storage.dtype, given.ty())?;
         let cast = (given.dtype() != storage.dtype).then(|| given.cast(storage.dtype));
         let whole = cast.as_ref().map_or(given.bytes(), |cast| cast.bytes());
         let (from, to) = (wanted.start.max(at), wanted.end.min(at + whole.len()));
@@ -149,8 +150,7 @@ fn gather(weight: &Weight, layout: &ParamLayout, params: &dyn ParamSource) -> Re
 
 /// What is given and is no parameter of the layout.
 fn unused(layout: &ParamLayout, params: &dyn ParamSource) -> Vec<String> {
-    let parts = layout.iter().flat_map(|(_, storage)| &storage.parts);
-    let known: BTreeSet<&str> = parts.map(|part| part.name.as_str()).collect();
+    let known: BTreeSet<&str> = layout.parameters().map(|(part, _)| part.name.as_str()).collect();
     params.names().into_iter().filter(|name| !known.contains(name.as_str())).collect()
 }
 

@@ -3,7 +3,7 @@
 
 use super::options::{Names, Setting};
 use super::{TrainError, TrainOptions};
-use crate::graph::{DType, Graph, Op, Storage, StorageId};
+use crate::graph::{DType, Graph, Op, Part, Storage, StorageId};
 use std::ops::Range;
 
 /// A storage of which at least a part is trained.
@@ -55,8 +55,8 @@ pub(super) fn parameter(op: &Op) -> Option<StorageId> {
 fn rows(storage: &Storage, options: &TrainOptions) -> Vec<(Range<usize>, Setting)> {
     let row = storage.shape.dims().iter().skip(1).product::<usize>();
     if row == 0 {
-        let first = storage.parts.iter().map(|p| options.setting(&p.name, &p.shape)).take(1);
-        return first.map(|setting| (0..storage.shape.dims()[0], setting)).collect();
+        let whole = |p: &Part| (0..storage.shape.dims()[0], options.setting(&p.name, &p.shape));
+        return storage.parts.first().map(whole).into_iter().collect();
     }
     let mut rows: Vec<(Range<usize>, Setting)> = Vec::new();
     for part in &storage.parts {

@@ -3,7 +3,7 @@
 
 use super::{Columns, MatmulKey, tile};
 use crate::graph::DType;
-use crate::kernel::chain_wgsl::{Printer, is_condition, name, vector};
+use crate::kernel::chain_wgsl::{Printer, name, vector};
 use crate::kernel::rectangle::across;
 use crate::kernel::template::render;
 use crate::kernel::units::Units;
@@ -115,7 +115,7 @@ impl MatmulKey {
         let index = i + 1;
         let in_place = self.in_place == Some(i);
         let array = if in_place { "c".to_owned() } else { format!("e{index}") };
-        let condition = is_condition(&self.epilogue, index);
+        let condition = self.epilogue.is_condition(index);
         let (scalar, convert) = if condition { ("u32", "u32") } else { (wgsl_type(dtype), "f32") };
         let value = match columns {
             Columns::Splat => format!("vec4<{convert}>({convert}({array}[at{index}]))"),
