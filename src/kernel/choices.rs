@@ -9,7 +9,7 @@
 use super::attend_units::Form;
 use super::attention_grad::Tiles;
 use super::linear_stack::{StackTile, UnitsTile};
-use super::matmul::Tile;
+use super::matmul::{SLICES_WORTH, Tile};
 use super::{KernelKey, Launch};
 use crate::caps::DeviceCaps;
 use crate::graph::DType;
@@ -47,6 +47,19 @@ pub enum Config {
     Stack(StackTile),
     /// How a stack of layers on matrix units does.
     StackUnits(UnitsTile),
+}
+
+/// What a configuration must take of the model's choice's time at most to be chosen instead: less is noise.
+const WORTH: f64 = 0.98;
+
+impl Config {
+    /// What it must take of the time of the model's choice at most to be chosen instead, each measured by itself.
+    pub(crate) fn worth(&self, instead_of: Config) -> f64 {
+        match (instead_of, self) {
+            (Config::Slice(0), Config::Slice(_)) => SLICES_WORTH,
+            _ => WORTH,
+        }
+    }
 }
 
 /// `128x96x16, 8x8 each`, `slices of 256`, `64x32`, `64x32, 8 columns at once`.

@@ -34,7 +34,7 @@ pub struct Answer {
     pub uses: usize,
     /// What the model chooses.
     pub default: Config,
-    /// What is the fastest.
+    /// What is chosen: the fastest, or the model's choice where that is hardly slower.
     pub best: Config,
     /// Least times of the candidates, the model's choice first; of an answer that was kept those of both choices alone.
     pub times: Vec<(Config, Duration)>,
@@ -58,9 +58,6 @@ pub struct TuneReport {
     /// What the tuning took.
     pub seconds: f64,
 }
-
-/// What a candidate must take of the model's choice's time at most to be chosen instead: less is noise.
-const WORTH: f64 = 0.98;
 
 impl Answer {
     fn new(decision: &Decision, graph: &Graph) -> Answer {
@@ -90,17 +87,17 @@ impl Answer {
         Answer::new(decision, graph)
     }
 
-    /// The fastest candidate. What was left out is warned of.
+    /// The fastest candidate that is worth it. What was left out is warned of.
     pub(super) fn of(decision: &Decision, graph: &Graph, outcome: Outcome, warnings: &mut Vec<String>) -> Answer {
         let mut answer = Answer { times: outcome.times, dropped: outcome.dropped, ..Answer::new(decision, graph) };
         for (config, reason) in &answer.dropped {
             warn(warnings, format!("{}: {config} is left out: {reason}", answer.problem));
         }
-        let default = answer.default_time();
-        let best = answer.times.iter().min_by_key(|(_, time)| *time).copied();
-        let faster =
-            |(_, time): &(Config, Duration)| default.is_some_and(|d| time.as_secs_f64() < WORTH * d.as_secs_f64());
-        answer.best = best.filter(faster).map_or(answer.default, |(config, _)| config);
+        if let Some(default) = answer.default_time() {
+            let most = |config: &Config| default.mul_f64(config.worth(answer.default));
+            let worth = answer.times.iter().filter(|(config, time)| *time < most(config));
+            answer.best = worth.min_by_key(|(_, time)| *time).map_or(answer.default, |(config, _)| *config);
+        }
         answer
     }
 
@@ -126,7 +123,7 @@ impl Answer {
         self.time_of(self.default)
     }
 
-    /// The time of the fastest.
+    /// The time of what is chosen.
     pub fn best_time(&self) -> Option<Duration> {
         self.time_of(self.best)
     }

@@ -1,13 +1,14 @@
 //! Candidates that do not compile, whose results differ, or that fit no buffer, on the machine's adapter.
 
-use super::measure::{Candidate, measure};
+use super::measure::{Candidate, Outcome, measure};
 use super::work::Work;
-use super::{Device, questions};
+use super::{Answer, Device, questions};
 use crate::caps::{DeviceCaps, MatmulPrecision};
 use crate::gpu::{AdapterChoice, Gpu, GpuError};
 use crate::graph::{Builder, DType, Graph, TensorType};
 use crate::kernel::{Choices, Config, KernelKey};
 use crate::select::{Decision, Selected, select};
+use std::time::Duration;
 
 /// The adapter, as GPUs are used. Without one a test says so and is over; under `KILN_REQUIRE_ADAPTER` it fails.
 fn gpu() -> Option<(Gpu, DeviceCaps)> {
@@ -88,4 +89,23 @@ fn the_model_s_own_choice_must_run() {
     let device = Device { gpu: &gpu, caps: &caps, precision: MatmulPrecision::Highest, checked: false };
     let error = measure(&device, works, None).unwrap_err();
     assert!(matches!(error, GpuError::Kernel { .. }), "{error}");
+}
+
+#[test]
+fn the_best_is_clearly_faster_and_slices_are_worth_their_sums() {
+    let graph = product();
+    let selected = select(&graph, &DeviceCaps::PORTABLE, MatmulPrecision::Highest, &Choices::default()).unwrap();
+    let [first, second] = selected.decisions[0].configs[..2] else { panic!("{:?}", selected.decisions) };
+    let (whole, slices) = (Config::Slice(0), Config::Slice);
+    let best = |times: &[(Config, u64)]| {
+        let decision = Decision { config: times[0].0, ..selected.decisions[0].clone() };
+        let times = times.iter().map(|(config, ns)| (*config, Duration::from_nanos(*ns))).collect();
+        Answer::of(&decision, &graph, Outcome { times, dropped: Vec::new() }, &mut Vec::new()).best
+    };
+    assert_eq!(best(&[(first, 1000), (second, 990)]), first);
+    assert_eq!(best(&[(first, 1000), (second, 970)]), second);
+    assert_eq!(best(&[(whole, 1000), (slices(512), 860)]), whole);
+    assert_eq!(best(&[(whole, 1000), (slices(512), 840), (slices(256), 845)]), slices(512));
+    assert_eq!(best(&[(slices(512), 1000), (slices(256), 970)]), slices(256));
+    assert_eq!(best(&[(slices(512), 1000), (whole, 970)]), whole);
 }

@@ -14,6 +14,7 @@ mod tile;
 mod units_tile;
 
 pub use launch::{Matmul, OnUnits};
+pub(super) use slices::SLICES_WORTH;
 
 use super::Access;
 use super::units::Units;

@@ -27,6 +27,10 @@ const LAUNCH: f64 = 3e5;
 /// What a byte of sums costs, written or read, in multiply-adds in f32 of one core: memory at 3 TB/s.
 const BYTE: f64 = 0.05;
 
+/// What slices must take of the whole product's time at most: what they save must be worth the memory, and is less than by
+/// itself where another launch runs beside the product, on the cores that its tiles leave idle.
+pub(in crate::kernel) const SLICES_WORTH: f64 = 0.85;
+
 impl Matmul<'_> {
     /// How long slices of K should be where a (M, K) · (K, N) is best cut: no binding covers all of an operand whose
     /// rows follow each other along K, or the tiles are too few for the device's cores.
@@ -95,8 +99,7 @@ fn time(
 fn best([m, n, k]: [usize; 3], time: impl Fn(usize, usize) -> Option<f64>, caps: &DeviceCaps) -> Option<usize> {
     let whole = time(k, 1)?;
     let (sliced, slice) = predicted([m, n, k], time, caps).min_by(|a, b| a.0.total_cmp(&b.0))?;
-    // what is saved must be worth the memory
-    (sliced < 0.85 * whole).then_some(slice)
+    (sliced < SLICES_WORTH * whole).then_some(slice)
 }
 
 /// The predicted time of slices with their sums, and their length.
