@@ -131,6 +131,10 @@ fn summary(out: &mut String, table: &Table) {
             None => groups.push((row, vec![row])),
         }
     }
+    groups.sort_by_key(|(first, _)| {
+        let alike = table.rows.iter().position(|r| r.cell.compares(&first.cell));
+        (alike, table.runs.iter().position(|run| *run == first.measurement.run))
+    });
     for (first, rows) in groups {
         let cell = &first.cell;
         let of = |program| fastest(rows.iter().copied().filter(|r| r.cell.program == program));
@@ -319,13 +323,14 @@ mod tests {
             of("kiln/wide/full/he/infer/fused/highest", "one", 32.0),
             late("pytorch/wide/full/he/infer/max-autotune/f32", "one"),
             of("meganeura/wide/full/he/infer/session/f32", "two", 64.0),
+            of("pytorch/wide/full/he/infer/eager/f32", "two", 17.0),
             late("pytorch/wide/full/he/infer/max-autotune/f32", "three"),
         ];
         let page = page("Title", &tables(&records, false).unwrap(), &[], &["cargo xtask bench".into()], None);
         for line in [
-            "Driver driver; program 1. Runs: one, three, two.",
+            "Driver driver; program 1. Runs: one, two, three.",
             "| wide | infer | he | f32 | one |  | 32.0 (fused) | 16.0 (graph) | 0.500 | – |  |",
-            "| wide | infer | he | f32 | two |  | – | – |  | 64.0 (session) |  |",
+            "| wide | infer | he | f32 | two |  | – | 17.0 (eager) |  | 64.0 (session) |  |",
             "| he | highest | kiln | fused | one | 32.0 (33.0) | 32.0 |  | 64000 | 25.8 T |  | 10 | 1 | 3 | 0.500 (0.250) | 0.500 (graph) |",
             "| he | f32 | pytorch | max-autotune | one | first run not within 120 s | | | | | | | | | | |",
             "| he | f32 | pytorch | max-autotune | three | first run not within 120 s | | | | | | | | | | |",
@@ -333,6 +338,9 @@ mod tests {
             assert!(page.lines().any(|l| l == line), "{line}\n\n{page}");
         }
         assert!(!page.contains("| f32 | three |"), "a run without a time has no best\n\n{page}");
+        // also where the later run has the variant that comes first
+        let of_run = |run| page.find(&format!("| wide | infer | he | f32 | {run} |"));
+        assert!(of_run("one") < of_run("two"), "runs follow each other in the order of their records\n\n{page}");
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub struct Table {
     pub driver: String,
     /// Of the last run that measured it.
     pub peak: Option<Peak>,
-    /// The runs that cells come from.
+    /// The runs that cells come from, in the order of their records.
     pub runs: Vec<String>,
     pub rows: Vec<Row>,
 }
@@ -105,10 +105,12 @@ pub fn tables(records: &[Record], supersede: bool) -> Result<Vec<Table>, String>
         let last = |(c, _, at): &&(Cell, &Measurement, usize)| all.iter().all(|(d, _, bt)| c != d || bt <= at);
         let shown = all.iter().filter(|cell| !supersede || last(cell));
         table.rows = shown.map(|(c, m, _)| row(c, m, &all, peaks.get(&(&table.adapter, &m.run)))).collect();
-        let mut runs: Vec<String> = table.rows.iter().map(|r| r.measurement.run.clone()).collect();
-        runs.sort();
-        runs.dedup();
-        table.runs = runs;
+        for record in records {
+            let Record::Cell(Measurement { run, .. }) = record else { continue };
+            if !table.runs.contains(run) && table.rows.iter().any(|r| r.measurement.run == *run) {
+                table.runs.push(run.clone());
+            }
+        }
     }
     Ok(tables)
 }
@@ -254,10 +256,10 @@ mod tests {
         let (ours, theirs, runs) = rows(false);
         assert_eq!(ours, [of("one", 9.0, Some(2.0)), of("two", 7.0, Some(2.0)), of("three", 6.0, None)]);
         assert_eq!(theirs, [of("one", 18.0, Some(1.0)), of("two", 14.0, Some(1.0))]);
-        assert_eq!(runs, ["one", "three", "two"]);
+        assert_eq!(runs, ["one", "two", "three"]);
         let (ours, theirs, runs) = rows(true);
         assert_eq!((ours, theirs), (vec![of("three", 6.0, None)], vec![of("two", 14.0, Some(1.0))]));
-        assert_eq!(runs, ["three", "two"]);
+        assert_eq!(runs, ["two", "three"]);
     }
 
     #[test]
