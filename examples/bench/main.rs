@@ -67,8 +67,8 @@ struct Args {
     #[arg(long, value_enum)]
     scale: Option<Scale>,
     /// Timed runs of a cell, after a third as many in flight that warm up, at least 1 s of them.
-    #[arg(long, default_value_t = 30)]
-    runs: usize,
+    #[arg(long, default_value = "30", value_parser = clap::value_parser!(u64).range(1..))]
+    runs: u64,
     /// Does not start kiln's programs a second time, which shows what they keep of a first start.
     #[arg(long)]
     one_start: bool,
@@ -234,7 +234,7 @@ fn measure(args: &Args) -> Result<(), String> {
         };
         let (second_start, warm_fullgraph) = (!args.one_start, args.warm_fullgraph);
         let setting =
-            Setting { programs: &programs, adapter, run: &run, limits, runs: args.runs, second_start, warm_fullgraph };
+            Setting { programs: &programs, adapter, run: &run, limits, runs: args.runs as usize, second_start, warm_fullgraph };
         if !knows_peak {
             match setting.peak() {
                 Ok(peak) => add(file, &mut records, peak)?,
@@ -281,11 +281,19 @@ fn measure(args: &Args) -> Result<(), String> {
 /// `2026-11-30-nvidia-h200`.
 fn run_name(adapters: &[Adapter], now: SystemTime) -> String {
     let date = humantime::format_rfc3339_seconds(now).to_string();
-    let slug = |name: &str| {
-        let words = name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty());
-        words.take(2).collect::<Vec<_>>().join("-").to_lowercase()
+    let words = |name: &str| -> Vec<String> {
+        name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty()).map(str::to_lowercase).collect()
     };
-    let what = if adapters.len() > 1 { "adapters".to_owned() } else { slug(&adapters[0].name) };
+    let what = match adapters {
+        [one] => {
+            let mut what = words(&one.name);
+            what.truncate(2);
+            // the address that tells it from another of this name
+            what.extend(one.pci.iter().filter(|pci| one.name.contains(*pci)).flat_map(|pci| words(pci)));
+            what.join("-")
+        }
+        _ => "adapters".to_owned(),
+    };
     format!("{}-{what}", &date[..10])
 }
 
@@ -358,12 +366,18 @@ fn assemble(name: &str, runs: &[PathBuf], supersede: bool, out: &Path) -> Result
     }
     let json = serde_json::to_string_pretty(&tables).map_err(|e| e.to_string())?;
     let commands = commands(&records);
-    let before = std::fs::read_to_string(out.join(format!("{name}.md"))).unwrap_or_default();
+    let page = out.join(format!("{name}.md"));
+    let before = match std::fs::read_to_string(&page) {
+        Ok(before) => before,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        // its notes would be lost
+        Err(error) => return Err(format!("{}: {error}; move it away, or name another with --run", page.display())),
+    };
     let title = format!("The seed's models: {name}");
-    let page = markdown::page(&title, &tables, &charts, &commands, markdown::notes(&before));
+    let page = markdown::page(&title, &tables, &charts, &commands, markdown::notes(&before).as_deref());
     for (extension, text) in [("json", json), ("md", page)] {
         let path = out.join(format!("{name}.{extension}"));
-        std::fs::write(&path, text).map_err(|e| format!("{}: {e}", path.display()))?;
+        kiln::cache::replace(&path, text.as_bytes()).map_err(|e| format!("{}: {e}", path.display()))?;
         println!("{}", path.display());
     }
     Ok(())

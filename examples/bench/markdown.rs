@@ -37,9 +37,11 @@ pub fn page(
 const NOTES: &str = "## Notes";
 
 /// What stands under "Notes" in a page.
-pub fn notes(page: &str) -> Option<&str> {
-    let (_, rest) = page.split_once(&format!("\n{NOTES}\n"))?;
-    Some(rest.split("\n## ").next().unwrap_or(rest).trim()).filter(|n| !n.is_empty())
+pub fn notes(page: &str) -> Option<String> {
+    // line by line, since a checkout may have given them other ends
+    let rest = page.lines().skip_while(|line| *line != NOTES).skip(1);
+    let notes: Vec<&str> = rest.take_while(|line| !line.starts_with("## ")).collect();
+    Some(notes.join("\n").trim().to_owned()).filter(|n| !n.is_empty())
 }
 
 const HEAD: &str = "\
@@ -350,11 +352,13 @@ mod tests {
         assert_eq!(notes(&with(None)), None);
         let written = "- The host was busy.\n- `## Notes` of two\n  lines.";
         let page = with(Some(written));
-        assert_eq!(notes(&page), Some(written));
-        assert_eq!(with(notes(&page)), page);
+        for page in [page.clone(), page.replace('\n', "\r\n")] {
+            assert_eq!(notes(&page).as_deref(), Some(written));
+        }
+        assert_eq!(with(notes(&page).as_deref()), page);
         assert!(page.ends_with("\n## Commands\n\n```sh\ncargo xtask bench\n```\n"), "{page}");
         // at the end, where one adds them to a page that has none
-        assert_eq!(notes("# Title\n\n## Notes\n\nThe host was busy.\n"), Some("The host was busy."));
+        assert_eq!(notes("# Title\n\n## Notes\n\nThe host was busy.\n"), Some("The host was busy.".into()));
     }
 
     #[test]

@@ -78,7 +78,11 @@ impl Setting<'_> {
             {
                 match self.start_again(cell) {
                     Ok(seconds) => measured.second_start_s = Some(seconds),
-                    Err(why) => outcome = Err(why),
+                    // what was measured stays
+                    Err(why) => {
+                        let second = format!("second start: {why}");
+                        measured.note = Some(measured.note.take().map_or(second.clone(), |note| note + "; " + &second));
+                    }
                 }
             }
             let measurement = Measurement {
@@ -108,12 +112,16 @@ impl Setting<'_> {
     /// Seconds from the begin of compilation to the first run's end, with what an earlier start kept.
     fn start_again(&self, cell: &Cell) -> Result<f64, String> {
         let start = Start { runs: 0, others: 0, keeps: cell };
-        let (lines, end) = process::run(self.programs.cell(cell, self.adapter, start)?, self.limits)?;
+        let (lines, end) = process::run(self.programs.cell(cell, self.adapter, start)?, self.limits(cell))?;
         let first = lines.iter().find_map(|line| match line {
             Line::First { seconds } => Some(*seconds),
             _ => None,
         });
-        first.filter(|_| end == End::Success).ok_or_else(|| format!("its second start did not end well: {end:?}"))
+        match (first, end) {
+            (Some(seconds), End::Success) => Ok(seconds),
+            (None, End::Success) => Err("it ended without a first run".into()),
+            (_, end) => Err(in_words(&self.outcome((lines, end), FIRST.into()))),
+        }
     }
 
     /// The cell that compiled the same kernels before, where what it kept is to be found.

@@ -33,7 +33,7 @@ pub struct Start<'a> {
 /// The device that cells are run on.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adapter {
-    /// With its PCI address where several of a run have one name.
+    /// With its PCI address where several of the machine have one name.
     pub name: String,
     pub driver: String,
     pub cpu: bool,
@@ -59,7 +59,7 @@ pub fn choose(found: &[AdapterInfo], wanted: &str) -> Vec<Adapter> {
     let chosen: Vec<(usize, &AdapterInfo)> = chosen.filter(|a| !hidden(a)).collect();
     let gpus = found.iter().enumerate().filter(|a| a.1.kind != "CPU" && !hidden(a)).count();
     let adapter = |&(i, a): &(usize, &AdapterInfo)| {
-        let namesakes = chosen.iter().filter(|(_, b)| b.name == a.name).count();
+        let namesakes = found.iter().enumerate().filter(|b| b.1.name == a.name && !hidden(b)).count();
         let name = match &a.pci {
             Some(pci) if namesakes > 1 => format!("{} ({pci})", a.name),
             _ => a.name.clone(),
@@ -257,8 +257,9 @@ mod tests {
         let both = [of("NVIDIA H200 (0000:61:00.0)", one), of("NVIDIA H200 (0000:a1:00.0)", other)];
         assert_eq!(names("h200"), both);
         assert_eq!(names("all"), [&both[..], &[of("llvmpipe", "llvmpipe")]].concat());
-        assert_eq!(names("best"), [of("NVIDIA H200", one)]);
-        assert_eq!(names("0000:A1:00.0"), [of("NVIDIA H200", other)]);
+        // also alone: with its name only, one would go on with the other's run
+        assert_eq!(names("best"), both[..1]);
+        assert_eq!(names("0000:A1:00.0"), both[1..]);
         assert_eq!(names("radeon"), []);
         let runs = |wanted, program| choose(&found, wanted)[0].runs(program);
         assert!(runs(one, Program::Burn) && !runs(other, Program::Burn) && runs(other, Program::Pytorch));

@@ -134,6 +134,34 @@ fn a_run_is_resumed_and_put_together() {
     measure(&args(&["--resume", "--models", "wide", "--only", "kiln/*/*/*/infer/fused"])).unwrap();
     assert_eq!(cells(), 2 * (2 + others) + 2, "a line was lost");
     assert!(folder.path().join("out/r.json").is_file());
+    // what was measured stays where a second start fails
+    script("seed_models", &ours.replace(&format!("echo '{first}'"), "echo gone >&2; exit 1"));
+    measure(&args(&["--resume", "--models", "wide", "--only", "kiln/*/*/*/train/fused"])).unwrap();
+    let page = std::fs::read_to_string(at("out/r.md")).unwrap();
+    assert!(page.contains("second start: failed: gone"), "{page}");
+    assert!(page.contains("| he | highest | kiln | fused | 2.00 (2.00) |"), "{page}");
+    // a page that cannot be read may have notes
+    std::fs::write(at("out/r.md"), b"## Notes\n\n\xff\n").unwrap();
+    let error = assemble("r", &[at("out/r.jsonl").into()], false, at("out").as_ref()).unwrap_err();
+    assert!(error.ends_with("move it away, or name another with --run"), "{error}");
+    assert_eq!(std::fs::read(at("out/r.md")).unwrap(), b"## Notes\n\n\xff\n");
+}
+
+#[test]
+fn a_run_of_one_of_two_cards_has_its_address_in_its_name() {
+    let (one, other) = ("0000:61:00.0", "0000:a1:00.0");
+    let info = |pci: &str| kiln::gpu::AdapterInfo {
+        name: "NVIDIA H200".into(),
+        driver: "driver".into(),
+        backend: "Vulkan".into(),
+        kind: "discrete GPU".into(),
+        pci: Some(pci.into()),
+    };
+    let found = [info(one), info(other)];
+    let name = |found: &[_], wanted| crate::run_name(&crate::programs::choose(found, wanted), std::time::UNIX_EPOCH);
+    assert_eq!(name(&found[..1], "best"), "1970-01-01-nvidia-h200");
+    assert_eq!(name(&found, other), "1970-01-01-nvidia-h200-0000-a1-00-0");
+    assert_eq!(name(&found, "all"), "1970-01-01-adapters");
 }
 
 /// PyTorch's cells that begin at once, with a shell in place of Python.

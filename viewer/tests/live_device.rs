@@ -30,9 +30,17 @@ fn a_training_learns_of_batches_that_it_has_not_seen() {
     let text = Job { train: true, layers: 1, width: 32, heads: 2, positions: 32, batch: 8, ..Job::default() };
     let [first, last] = losses(&mut device, &text, 80);
     assert!(last < first - 0.3, "text: {first} to {last}");
-    let digits = Job { model: Model::Dnn, layers: 2, width: 64, batch: 64, ..text };
+    let digits = Job { model: Model::Dnn, layers: 2, width: 64, batch: 64, ..text.clone() };
     let [first, last] = losses(&mut device, &digits, 80);
     assert!(last < first - 0.3, "digits: {first} to {last}");
+    let half = [Job { half: true, ..text }, Job { half: true, ..digits }];
+    if let Err(error) = device.open(&half[0]) {
+        return assert!(error.contains("has no f16"), "{error}");
+    }
+    for job in half {
+        let [first, last] = losses(&mut device, &job, 80);
+        assert!(last < first - 0.3, "{}: {first} to {last}", job.title());
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use kiln::model::{
 };
 use kiln::session::{CompileOptions, Program};
 use kiln::trace::{Peaks, Trace};
-use kiln::train::TrainOptions;
+use kiln::train::{LossScaling, Precision, TrainOptions};
 use kiln::trainer::Trainer;
 use kiln::{DType, Graph, Session, Tensor};
 use std::fmt::Display;
@@ -67,12 +67,15 @@ impl Device {
 
     fn compile(&mut self, job: &Job) -> Result<Trace, String> {
         let (session, peaks) = self.session(&job.adapter)?;
-        let dtype = if job.half { DType::F16 } else { DType::F32 };
+        // a training keeps its weights in f32
+        let dtype = if job.half && !job.train { DType::F16 } else { DType::F32 };
+        let precision = if job.half { Precision::F16(LossScaling::default()) } else { Precision::F32 };
+        let training = TrainOptions { precision, ..TrainOptions::default() };
         let profiling = if job.light { Profiling::Light } else { Profiling::Exact };
         let options = CompileOptions { profiling, ..CompileOptions::mode(mode(job.mode)) };
         let make = |graph: &Graph, params: &dyn ParamSource| match job.train {
             true => session
-                .trainer(graph, params, &TrainOptions::default(), &options)
+                .trainer(graph, params, &training, &options)
                 .map(|t| Kind::Train(Box::new(t)))
                 .map_err(words),
             false => session.compile(graph, params, &options).map(|p| Kind::Run(Box::new(p))).map_err(words),

@@ -53,7 +53,7 @@ pub struct Job {
     pub mode: Mode,
     /// Whether it is trained, on new batches of text or digits, instead of run.
     pub train: bool,
-    /// Parameters and activations in f16.
+    /// Parameters and activations in f16; in training activations alone.
     pub half: bool,
     /// Short dispatches timed together, so that measuring costs little, instead of each by itself.
     pub light: bool,

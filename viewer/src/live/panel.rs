@@ -221,7 +221,7 @@ fn form(ui: &mut Ui, state: &mut State) {
             ui.selectable_value(&mut job.train, false, "run");
             let train = ui.selectable_value(&mut job.train, true, "train");
             train.on_hover_text(
-                "with AdamW, each step on a new batch: a GPTlite reads kiln's texts, a DNN images of digits",
+                "with Adam, each step on a new batch: a GPTlite reads kiln's texts, a DNN images of digits",
             );
         });
         ui.end_row();
