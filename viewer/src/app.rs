@@ -5,7 +5,7 @@ use crate::files::{Files, LARGEST, Later};
 use crate::live::panel::{Live, update};
 use crate::model::document::Document;
 use crate::model::selection::Selection;
-use crate::model::units::{count, maybe_time, percent};
+use crate::model::units::{count, maybe_time, part, percent};
 use crate::panels::Panel;
 use crate::state::{Request, Settings, State};
 use crate::{colour, sample};
@@ -363,9 +363,10 @@ impl Viewer {
             }
             ui.strong(self.state.selection.words(document));
             let dispatches = count(selected.dispatches.len(), "dispatch", "dispatches");
-            ui.label(format!("{dispatches}, {}", maybe_time(ns)));
+            let parts = document.has_parts(&selected.dispatches);
+            ui.label(format!("{dispatches}, {}", part(maybe_time(ns), parts)));
             if let Some((ns, all)) = ns.zip(document.total_ns).filter(|(_, all)| *all > 0.0) {
-                ui.label(format!("{} of the kernels' time", percent(ns / all)));
+                ui.label(format!("{} of the kernels' time", part(percent(ns / all), parts)));
             }
             if ui.small_button("×").on_hover_text("select nothing (Esc)").clicked() {
                 self.state.selection = Selection::None;

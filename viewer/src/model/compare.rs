@@ -6,6 +6,7 @@
 //! by their names.
 
 use super::document::Document;
+use super::selection::Selection;
 use super::tree::{is_source, subject};
 use kiln::trace::Finding;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -48,6 +49,16 @@ impl Part {
     /// The second less the first, nanoseconds; what a program does not have costs nothing.
     pub fn change(&self) -> Option<f64> {
         Some(self.ns[1]? - self.ns[0]?)
+    }
+
+    /// Its name, and how many it is.
+    pub fn title(&self) -> String {
+        if self.parts > 1 { format!("{}  ×{}", self.name, self.parts) } else { self.name.clone() }
+    }
+
+    /// What a click on it selects in the second.
+    pub fn selection(&self) -> Selection {
+        Selection::of(self.dispatches[1].clone(), || self.title())
     }
 
     /// The first over the second, where both take time.
@@ -254,6 +265,9 @@ mod tests {
         let comparison = compare(&document, &document, true);
         assert!(comparison.parts.iter().all(|p| p.change() == Some(0.0) && p.findings.is_empty()));
         assert_eq!(comparison.parts.len(), 7);
+        for part in &comparison.parts {
+            assert_eq!(part.selection().dispatches(&document), part.dispatches[1], "a click selects what its row sums");
+        }
     }
 
     #[test]

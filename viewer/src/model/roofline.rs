@@ -3,7 +3,7 @@
 //! A point is all dispatches of one kernel that have the same cost; its place is FLOPs a byte and FLOP/s.
 
 use super::document::Document;
-use super::selection::fits;
+use super::selection::{Selection, fits};
 use super::table::bound_ns;
 use kiln::trace::Peaks;
 
@@ -28,6 +28,13 @@ pub struct Point {
     pub parts: bool,
 }
 
+impl Point {
+    /// What a click on it selects.
+    pub fn selection(&self) -> Selection {
+        Selection::of(self.dispatches.clone(), || format!("{} of equal cost", self.kernel))
+    }
+}
+
 /// What a roofline plot shows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Roofline {
@@ -35,8 +42,10 @@ pub struct Roofline {
     pub points: Vec<Point>,
     /// Points that take too little time to be drawn beside so many others.
     pub more: usize,
-    /// Dispatches without FLOPs, which have no place in it, and their time in a run.
-    pub without: (usize, f64),
+    /// Kernels that have points, their parts of the time, and whether these are no measured ones.
+    pub kernels: Vec<(String, f64, bool)>,
+    /// Dispatches without FLOPs, which have no place in it, their time in a run, and whether that is no measured one.
+    pub without: (usize, f64, bool),
 }
 
 /// Points that are drawn.
@@ -47,11 +56,12 @@ pub fn roofline(document: &Document, filter: &str) -> Roofline {
     let trace = &document.trace;
     let mut groups: Vec<((usize, u64, u64), Vec<usize>)> = Vec::new();
     let mut at = std::collections::HashMap::new();
-    let mut without = (0, 0.0);
+    let mut without = (Vec::new(), 0.0);
     for (i, d) in trace.dispatches.iter().enumerate().filter(|(i, _)| fits(document, *i, filter)) {
         let Some(ns) = document.median_ns(i).filter(|ns| *ns > 0.0) else { continue };
         if d.flops <= 0.0 || d.bytes <= 0.0 {
-            without = (without.0 + 1, without.1 + ns);
+            without.0.push(i);
+            without.1 += ns;
             continue;
         }
         let key = (d.kernel, d.flops.to_bits(), d.bytes.to_bits());
@@ -65,7 +75,23 @@ pub fn roofline(document: &Document, filter: &str) -> Roofline {
     points.sort_by(|a, b| b.total_ns.total_cmp(&a.total_ns));
     let more = points.len().saturating_sub(MOST);
     points.truncate(MOST);
-    Roofline { points, more, without }
+    let mut kernels: Vec<(&str, f64, Vec<usize>)> = Vec::new();
+    for p in &points {
+        match kernels.iter_mut().find(|k| k.0 == p.kernel) {
+            Some((_, share, dispatches)) => {
+                *share += p.share;
+                dispatches.extend(&p.dispatches);
+            }
+            None => kernels.push((&p.kernel, p.share, p.dispatches.clone())),
+        }
+    }
+    let of_kernel = |(kernel, share, mut dispatches): (&str, f64, Vec<usize>)| {
+        dispatches.sort_unstable();
+        (kernel.to_owned(), share, document.has_parts(&dispatches))
+    };
+    let kernels = kernels.into_iter().map(of_kernel).collect();
+    let without = (without.0.len(), without.1, document.has_parts(&without.0));
+    Roofline { points, more, kernels, without }
 }
 
 fn point(document: &Document, dispatches: Vec<usize>) -> Point {
@@ -112,11 +138,29 @@ mod tests {
         assert_eq!(found.without.0, 1, "the gather has no FLOPs");
         let peaks = document.trace.device.peaks.unwrap();
         for point in &found.points {
+            assert_eq!(point.selection().dispatches(&document), point.dispatches, "a click selects what is there");
             assert!(point.rate <= roof(peaks, point.intensity) * 1.0001, "{point:?}");
             assert!((point.of_roof.unwrap() - point.rate / roof(peaks, point.intensity)).abs() < 1e-9);
         }
         assert!(found.points.windows(2).all(|w| w[0].total_ns >= w[1].total_ns));
         assert!(roofline(&document, "attention").points.len() == 1);
+        let total: f64 = found.kernels.iter().map(|(_, share, _)| share).sum();
+        assert!((total - found.points.iter().map(|p| p.share).sum::<f64>()).abs() < 1e-9);
+    }
+
+    #[test]
+    fn figures_of_a_kernel_say_whether_others_share_their_time() {
+        let divided = |shared: (usize, usize)| {
+            let mut trace = sample::trace();
+            trace.frames[0].shared = vec![shared];
+            let found = roofline(&Document::new("", trace), "");
+            let kernels = found.kernels.into_iter().filter(|k| k.2).map(|k| k.0).collect::<Vec<_>>();
+            (kernels, found.without.2)
+        };
+        // the two are of one kernel; one is the gather
+        assert_eq!(divided((3, 4)), (vec![], false));
+        assert_eq!(divided((1, 2)).0.len(), 2);
+        assert!(divided((0, 1)).1);
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub enum Selection {
     Part(String, usize),
     /// All dispatches of a node of the graph as run.
     Node(usize),
+    /// These dispatches, in order, and what they are together: a point of the roofline, a row of a comparison.
+    These(Vec<usize>, String),
 }
 
 /// Whether a name is a layer or lies in it.
@@ -28,6 +30,16 @@ pub fn within(name: &str, layer: &str) -> bool {
 }
 
 impl Selection {
+    /// Some dispatches, in any order, and what they are together.
+    pub fn of(mut dispatches: Vec<usize>, words: impl FnOnce() -> String) -> Selection {
+        dispatches.sort_unstable();
+        match dispatches[..] {
+            [] => Selection::None,
+            [one] => Selection::Dispatch(one),
+            _ => Selection::These(dispatches, words()),
+        }
+    }
+
     /// Whether it holds a dispatch.
     pub fn holds(&self, document: &Document, dispatch: usize) -> bool {
         let Some(d) = document.trace.dispatches.get(dispatch) else { return false };
@@ -38,6 +50,7 @@ impl Selection {
             Selection::Layer(layer) => within(&d.name, layer),
             Selection::Part(part, depth) => document.layer(dispatch, *depth) == part,
             Selection::Node(node) => d.node == *node,
+            Selection::These(all, _) => all.binary_search(&dispatch).is_ok(),
         }
     }
 
@@ -74,6 +87,7 @@ impl Selection {
             Selection::Kernel(kernel) => format!("kernel {kernel}"),
             Selection::Layer(layer) | Selection::Part(layer, _) => layer.clone(),
             Selection::Node(node) => trace.graph.after.get(*node).map_or(String::new(), |n| n.name.clone()),
+            Selection::These(_, words) => words.clone(),
         }
     }
 }
@@ -161,6 +175,10 @@ mod tests {
         assert!(!layer.is(&part("blocks.0", 2)) && !part("blocks.0", 2).is(&layer));
         assert!(!Selection::None.is(&layer) && Selection::None.is(&Selection::None));
         assert_eq!(Selection::Kernel("matmul".into()).words(&document), "kernel matmul");
+        let these = |all: &[usize]| Selection::of(all.to_vec(), || "two".into());
+        assert_eq!(these(&[6, 99, 1]).dispatches(&document), [1, 6]);
+        assert_eq!(these(&[6, 1]).words(&document), "two");
+        assert_eq!([these(&[3]), these(&[])], [Selection::Dispatch(3), Selection::None]);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! few steps a pixel, however many spans there are.
 
 use super::document::Document;
-use kiln::trace::{Rows, layers};
+use kiln::trace::{Layer, Rows, layers};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -57,6 +57,8 @@ pub struct Timeline {
     pub lanes: Vec<Lane>,
     /// The paths of layers, in the order of their dispatches.
     pub layers: Vec<String>,
+    /// Whether the time of each layer is no measured one: see [`Document::has_parts`].
+    pub divided: Vec<bool>,
     /// Begin and end of each frame, host and device.
     pub frames: Vec<(u64, u64)>,
     /// Where the last span ends.
@@ -162,7 +164,9 @@ impl Timeline {
         lanes.push(device);
         let ends = lanes.iter().flat_map(|l| &l.rows).filter_map(|r| r.last()).map(|s| s.end);
         let end = ends.max().unwrap_or(0);
-        Timeline { lanes, layers: found.into_iter().map(|l| l.path).collect(), frames, end }
+        let dispatches = |l: &Layer| (l.first..=l.last).collect::<Vec<_>>();
+        let divided = found.iter().map(|l| document.has_parts(&dispatches(l))).collect();
+        Timeline { lanes, layers: found.into_iter().map(|l| l.path).collect(), divided, frames, end }
     }
 
     /// What shows all.
@@ -289,6 +293,11 @@ mod tests {
         assert_eq!(gpu.rows.iter().map(Vec::len).collect::<Vec<_>>(), [3, 3, 3, 3 * 7]);
         assert_eq!(gpu.dispatch_row, Some(3));
         assert_eq!(timeline.layers, ["blocks.0", "blocks.0.sa"]);
+        assert_eq!(timeline.divided, [false, false]);
+        // of 1 to 4 the first three are `sa`
+        let mut trace = sample::trace();
+        trace.frames[0].shared = vec![(3, 4)];
+        assert_eq!(Timeline::of(&Document::new("", trace)).divided, [false, true]);
         let cpu = &timeline.lanes[0];
         assert_eq!(cpu.rows[0].len(), 1 + 3, "the compilation and three frames");
         assert_eq!(timeline.frames.len(), 3);

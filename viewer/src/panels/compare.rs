@@ -82,8 +82,7 @@ pub fn show(ui: &mut Ui, state: &mut State) {
                 let row = &shown.parts[line.index()];
                 line.set_selected(row.dispatches[1].iter().any(|i| marks.holds(*i)));
                 line.col(|ui| {
-                    let name = if row.parts > 1 { format!("{}  ×{}", row.name, row.parts) } else { row.name.clone() };
-                    ui.add(Label::new(name).truncate().selectable(false));
+                    ui.add(Label::new(row.title()).truncate().selectable(false));
                 });
                 for side in 0..2 {
                     // what one of the two does not have takes no time, not 0 ns
@@ -101,12 +100,12 @@ pub fn show(ui: &mut Ui, state: &mut State) {
                         .on_hover_text(text);
                 });
                 if line.response().clicked() {
-                    clicked = row.dispatches[1].first().copied();
+                    clicked = Some(row.selection());
                 }
             });
         });
-    if let Some(i) = clicked {
-        state.selection = Selection::Node(documents[1].trace.dispatches[i].node);
+    if let Some(selection) = clicked {
+        state.selection = selection;
     }
 }
 

@@ -136,6 +136,11 @@ impl View<'_> {
         match self.selection {
             Selection::Node(n) => Some(*n).filter(|n| *n < self.document.trace.graph.after.len()),
             Selection::Dispatch(i) => self.document.trace.dispatches.get(*i).map(|d| d.node),
+            Selection::These(all, _) => {
+                let mut nodes = all.iter().filter_map(|i| self.document.trace.dispatches.get(*i)).map(|d| d.node);
+                let first = nodes.next()?;
+                nodes.all(|n| n == first).then_some(first)
+            }
             _ => None,
         }
     }

@@ -107,11 +107,7 @@ pub fn show(ui: &mut Ui, state: &mut State) {
         });
     }
     if clicked {
-        state.selection = match hovered {
-            None => Selection::None,
-            Some(p) if p.dispatches.len() == 1 => Selection::Dispatch(p.dispatches[0]),
-            Some(p) => Selection::Kernel(p.kernel),
-        };
+        state.selection = hovered.map_or(Selection::None, |p| p.selection());
     }
 }
 
@@ -160,23 +156,16 @@ fn power(value: f64, unit: &str) -> String {
 }
 
 fn legend(ui: &mut Ui, shown: &Roofline, peaks: Option<Peaks>) {
-    let (without, ns) = shown.without;
+    let (without, ns, parts) = shown.without;
     ui.horizontal_wrapped(|ui| {
-        let mut seen: Vec<(&str, f64)> = Vec::new();
-        for p in &shown.points {
-            match seen.iter_mut().find(|s| s.0 == p.kernel) {
-                Some(s) => s.1 += p.share,
-                None => seen.push((&p.kernel, p.share)),
-            }
-        }
-        for (kernel, share) in seen {
+        for (kernel, share, parts) in &shown.kernels {
             swatch(ui, colour::kernel(kernel));
-            ui.label(format!("{kernel} {}", percent(share)));
+            ui.label(format!("{kernel} {}", part(percent(*share), *parts)));
             ui.add_space(6.0);
         }
         if without > 0 {
             let dispatches = count(without, "dispatch", "dispatches");
-            ui.weak(format!("not shown: {dispatches} without FLOPs, {}", time(ns)));
+            ui.weak(format!("not shown: {dispatches} without FLOPs, {}", part(time(ns), parts)));
         }
         if shown.more > 0 {
             ui.weak(format!("not shown: {} that take less time", count(shown.more, "point", "points")));

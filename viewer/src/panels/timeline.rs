@@ -354,7 +354,7 @@ fn tooltip(ui: &mut Ui, open: &Open, span: Span, count: usize) {
         What::Dispatch(f, i) => details::dispatch(ui, document, i as usize, Some(f as usize)),
         What::Layer(_, l) => {
             ui.strong(&open.timeline.layers[l as usize]);
-            ui.label(length);
+            ui.label(units::part(length, open.timeline.divided[l as usize]));
         }
         What::Frame(f) => {
             let (frame, times) = (&trace.frames[f as usize], &document.frames[f as usize]);
