@@ -1,6 +1,6 @@
 //! In: host data; out: [`Tensor`], a dense array with its type, as it crosses the API. Knows only types.
 
-use crate::graph::{DType, Shape, TensorType};
+use crate::graph::{DType, Shape, TensorType, nearest_bf16, nearest_f16};
 use half::{bf16, f16};
 use std::fmt;
 
@@ -58,8 +58,8 @@ impl Tensor {
         check_count(&ty, values.len());
         let bytes = match ty.dtype {
             DType::F32 => values.iter().flat_map(|v| (*v as f32).to_le_bytes()).collect(),
-            DType::F16 => values.iter().flat_map(|v| f16::from_f64(*v).to_le_bytes()).collect(),
-            DType::BF16 => values.iter().flat_map(|v| bf16::from_f64(*v).to_le_bytes()).collect(),
+            DType::F16 => values.iter().flat_map(|v| nearest_f16(*v).to_le_bytes()).collect(),
+            DType::BF16 => values.iter().flat_map(|v| nearest_bf16(*v).to_le_bytes()).collect(),
             DType::I32 => values.iter().flat_map(|v| (*v as i32).to_le_bytes()).collect(),
             DType::U32 => values.iter().flat_map(|v| (*v as u32).to_le_bytes()).collect(),
             DType::Bool => values.iter().flat_map(|v| u32::from(*v != 0.0).to_le_bytes()).collect(),
@@ -160,5 +160,21 @@ mod tests {
             panics(move || Tensor::from_bytes(ty(DType::F16), vec![0; 11])),
             "a tensor of f16 (2, 3) takes 12 bytes, 6 elements of 2, got 11 bytes"
         );
+    }
+
+    #[test]
+    fn narrow_numbers_are_rounded_once() {
+        let bits = |dtype, values: &[f64]| -> Vec<u16> {
+            let tensor = Tensor::from_f64(TensorType::new(dtype, [values.len()]), values);
+            tensor.bytes().as_chunks::<2>().0.iter().map(|b| u16::from_le_bytes(*b)).collect()
+        };
+        // at and just beside the middle of two neighbours of 1, and what is too large
+        let around = |digits: i32| {
+            let middle = 1.0 + 2f64.powi(-digits);
+            [middle, middle + 2f64.powi(-40), middle - 2f64.powi(-40), -middle - 2f64.powi(-40), 1e300]
+        };
+        assert_eq!(bits(DType::F16, &around(11)), [0x3C00, 0x3C01, 0x3C00, 0xBC01, 0x7C00]);
+        assert_eq!(bits(DType::BF16, &around(8)), [0x3F80, 0x3F81, 0x3F80, 0xBF81, 0x7F80]);
+        assert!(bits(DType::F16, &[f64::NAN])[0] & 0x7FFF > 0x7C00);
     }
 }

@@ -233,8 +233,15 @@ fn measure(args: &Args) -> Result<(), String> {
             }
         };
         let (second_start, warm_fullgraph) = (!args.one_start, args.warm_fullgraph);
-        let setting =
-            Setting { programs: &programs, adapter, run: &run, limits, runs: args.runs as usize, second_start, warm_fullgraph };
+        let setting = Setting {
+            programs: &programs,
+            adapter,
+            run: &run,
+            limits,
+            runs: args.runs as usize,
+            second_start,
+            warm_fullgraph,
+        };
         if !knows_peak {
             match setting.peak() {
                 Ok(peak) => add(file, &mut records, peak)?,

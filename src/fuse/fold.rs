@@ -108,10 +108,10 @@ fn numbers(g: &Graph, op: &Op, inputs: &[ValueId], ty: &TensorType) -> Option<Fo
     }
 }
 
-/// The number as a constant of the type, unless f32 rounds it; an f16 is rounded as its store would.
+/// The number as a constant of the type, unless f32 rounds it; an f16 is rounded as its kernel and then its store would.
 fn exact(number: f64, dtype: DType) -> Option<Scalar> {
     let stored = match dtype {
-        DType::F16 => f16::from_f64(number).to_f32(),
+        DType::F16 => f16::from_f32(number as f32).to_f32(),
         _ => number as f32,
     };
     let kept = dtype == DType::F16 || f64::from(stored) == number;

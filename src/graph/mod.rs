@@ -42,3 +42,4 @@ pub use report::{Finding, Report};
 pub use rewrite::Rewriter;
 pub use states::{StateUses, readers_first};
 pub use types::{DType, Shape, TensorType};
+pub(crate) use types::{nearest_bf16, nearest_f16};

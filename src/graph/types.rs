@@ -1,5 +1,6 @@
 //! In: sizes; out: [`Shape`], [`DType`] and [`TensorType`], the types of values. Knows nothing else.
 
+use half::{bf16, f16};
 use std::fmt;
 
 /// The element type of a value.
@@ -50,6 +51,31 @@ impl fmt::Display for DType {
             DType::Bool => "bool",
         })
     }
+}
+
+/// The nearest f16, ties to even.
+pub(crate) fn nearest_f16(x: f64) -> f16 {
+    f16::from_f32(round_to_odd(x))
+}
+
+/// The nearest bf16, ties to even.
+pub(crate) fn nearest_bf16(x: f64) -> bf16 {
+    bf16::from_f32(round_to_odd(x))
+}
+
+/// f64 → f32 such that a further rounding to f16 or bf16 gives what one rounding would: what is cut off leaves the last bit
+/// set. (half's `from_f64` rounds twice on processors with F16C, and elsewhere forgets the lowest bits.) Boldo and Melquiond, "Emulation of FMA and correctly
+/// rounded sums: proved algorithms using rounding to odd", 2008.
+fn round_to_odd(x: f64) -> f32 {
+    let nearest = x as f32;
+    let mut bits = nearest.to_bits();
+    if f64::from(nearest).abs() > x.abs() {
+        bits -= 1;
+    }
+    if f64::from(nearest) != x {
+        bits |= 1;
+    }
+    f32::from_bits(bits)
 }
 
 /// The sizes of a value, outermost dimension first; a scalar has none. Values are row-major and dense.

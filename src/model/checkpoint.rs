@@ -3,7 +3,7 @@
 
 use super::header::faults;
 use super::{CheckpointError, HeaderFault, Misfit, ParamSource};
-use crate::graph::{DType, ParamLayout, Shape, TensorType};
+use crate::graph::{DType, ParamLayout, Shape, TensorType, nearest_f16};
 use crate::tensor::Tensor;
 use half::{bf16, f16};
 use memmap2::Mmap;
@@ -249,9 +249,7 @@ fn convert(bytes: &[u8], from: Dtype, to: DType) -> Vec<u8> {
             each(bytes, |b: [u8; 2]| f16::from_f32(bf16::from_le_bytes(b).to_f32()).to_le_bytes())
         }
         (Dtype::F64, DType::F32) => each(bytes, |b: [u8; 8]| (f64::from_le_bytes(b) as f32).to_le_bytes()),
-        (Dtype::F64, DType::F16) => {
-            each(bytes, |b: [u8; 8]| f16::from_f32(round_to_odd(f64::from_le_bytes(b))).to_le_bytes())
-        }
+        (Dtype::F64, DType::F16) => each(bytes, |b: [u8; 8]| nearest_f16(f64::from_le_bytes(b)).to_le_bytes()),
         _ => bytes.to_vec(),
     }
 }
@@ -262,19 +260,4 @@ fn each<const N: usize, const M: usize>(bytes: &[u8], f: impl Fn([u8; N]) -> [u8
         out.extend_from_slice(&f(*element));
     }
     out
-}
-
-/// f64 → f32 such that a further rounding to f16 gives what one rounding would: what is cut off leaves the last bit
-/// set. (`f16::from_f64` rounds twice on processors with F16C.) Boldo and Melquiond, "Emulation of FMA and correctly
-/// rounded sums: proved algorithms using rounding to odd", 2008.
-fn round_to_odd(x: f64) -> f32 {
-    let nearest = x as f32;
-    let mut bits = nearest.to_bits();
-    if f64::from(nearest).abs() > x.abs() {
-        bits -= 1;
-    }
-    if f64::from(nearest) != x {
-        bits |= 1;
-    }
-    f32::from_bits(bits)
 }

@@ -1,13 +1,12 @@
 //! In: one element of each operand; out: one element. Every element-wise op and chain is made of these; knows no
 //! shapes.
 
-use crate::graph::{Binary, DType, Unary};
-use half::f16;
+use crate::graph::{Binary, DType, Unary, nearest_f16};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_PI};
 
 /// The nearest f16.
 pub(super) fn round_f16(x: f64) -> f64 {
-    f16::from_f64(x).to_f64()
+    nearest_f16(x).to_f64()
 }
 
 /// A function of one float.

@@ -5,7 +5,7 @@
 //! [`StateUses`](crate::graph::StateUses).
 
 use super::selector::{Done, Selector};
-use super::{Located, Port, SelectError, Selected, TensorId, TensorKind};
+use super::{Located, Port, SelectError, Selected, TensorId, TensorKind, TensorSpec};
 use crate::graph::{DType, NodeId, Op, ValueId};
 use crate::kernel::{Access, View};
 use std::collections::{HashMap, HashSet};
@@ -139,14 +139,18 @@ impl Selector<'_> {
         }
     }
 
-    /// Lets the launches that make a state's new value write the state's own memory, if nothing reads that value or,
-    /// from the first of them on, the state.
+    /// Lets the launches that make a state's new value write the state's own memory, if they make nothing else, nothing
+    /// reads that value or, from the first of them on, the state.
     fn write_state_directly(&mut self, from: &Located, to: &Located, uses: &mut Uses) -> bool {
         let (made, state) = (from.tensor, to.tensor);
         let Some(&first_write) = uses.steps.get(&made).and_then(|steps| steps.first()) else { return false };
         let state_read_later = uses.last(&state).is_some_and(|last| last >= first_write);
         let (made_spec, state_spec) = (&self.out.tensors[made.0], &self.out.tensors[state.0]);
-        let fits = made_spec.kind == TensorKind::Temp && made_spec.bytes == state_spec.bytes;
+        // a part of either may lie in a tensor of the same size
+        let whole = |l: &Located, spec: &TensorSpec| {
+            l.view.offset == 0 && (l.view.elements() * l.dtype.size()) as u64 == spec.bytes
+        };
+        let fits = made_spec.kind == TensorKind::Temp && whole(from, made_spec) && whole(to, state_spec);
         if state_read_later || uses.read.contains(&made) || !fits {
             return false;
         }

@@ -165,3 +165,38 @@ fn e14_a_state_of_odd_bytes_is_written_and_read_exactly() {
     program.run(&[]).unwrap();
     assert_eq!(program.read_state("s").unwrap(), Tensor::from_f64(ty, &[2.0, -4.0, 7.0]));
 }
+
+#[test]
+fn e03_a_part_of_a_state_takes_a_part_of_what_is_as_large_as_the_state() {
+    let Some(session) = session() else { return };
+    let x: Vec<f32> = (1..=8).map(|i| i as f32).collect();
+    // which rows are of relu(x), and which of it; the others keep or take the rows of z
+    for (first, from_first) in [(true, true), (true, false), (false, true), (false, false)] {
+        for other in ["s", "z"] {
+            let mut b = Builder::new();
+            let (input, s) = (b.input("x", f32(&[4, 2])).unwrap(), b.state("s", f32(&[4, 2])).unwrap());
+            let z = if other == "z" { b.input("z", f32(&[4, 2])).unwrap() } else { s };
+            let y = b.unary(Unary::Relu, input).unwrap();
+            let start = if from_first { 0 } else { 2 };
+            let part = b.slice(y, 0, start, 2).unwrap();
+            let kept = b.slice(z, 0, if first { 2 } else { 0 }, 2).unwrap();
+            let next = b.concat(&if first { [part, kept] } else { [kept, part] }, 0).unwrap();
+            b.update(s, next).unwrap();
+            let graph = b.finish().unwrap();
+            let made = &x[2 * start..][..4];
+            let was: Vec<f32> = (0..8).map(|i| -1.0 - i as f32).collect();
+            let want = if first { [made, &was[4..]].concat() } else { [&was[..4], made].concat() };
+            for mode in MODES {
+                let program = session.compile(&graph, &Named::new(), &poisoned(mode)).unwrap();
+                program.write_state("s", &Tensor::f32([4, 2], &was)).unwrap();
+                for _ in 0..2 {
+                    let given = [("x", &Tensor::f32([4, 2], &x)), ("z", &Tensor::f32([4, 2], &was))];
+                    let given = if other == "s" { &given[..1] } else { &given[..] };
+                    program.run(given).unwrap();
+                    let got = program.read_state("s").unwrap().to_f32();
+                    assert_eq!(got, want, "{mode}: first {first}, start {start}, beside {other}");
+                }
+            }
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::fused;
 use super::written::{Result, f32};
-use kiln::graph::{Binary, Builder, DType, Unary};
+use kiln::graph::{Binary, Builder, DType, TensorType, Unary};
 
 #[test]
 fn what_changes_nothing_is_folded() -> Result {
@@ -100,5 +100,17 @@ fn what_would_change_a_number_is_not_folded() -> Result {
     }
     let (_, report) = fused(&b.finish()?)?;
     assert!(!report.contains("fold:"), "{report}");
+    Ok(())
+}
+
+#[test]
+fn an_f16_constant_is_rounded_as_its_kernel_would() -> Result {
+    // in f32 the product is the middle of two f16, which goes to the even one
+    let mut b = Builder::new();
+    let c = b.constant(1.000_976_6, TensorType::new(DType::F16, [2]))?;
+    let y = b.scale(c, 0.999_512_2)?;
+    b.output("y", y)?;
+    let (graph, _) = fused(&b.finish()?)?;
+    assert_eq!(graph.to_string(), "%0 = constant(1f32) [] : f16 (2)  # scale\noutput y = %0\n");
     Ok(())
 }

@@ -74,10 +74,9 @@ impl Device {
         let profiling = if job.light { Profiling::Light } else { Profiling::Exact };
         let options = CompileOptions { profiling, ..CompileOptions::mode(mode(job.mode)) };
         let make = |graph: &Graph, params: &dyn ParamSource| match job.train {
-            true => session
-                .trainer(graph, params, &training, &options)
-                .map(|t| Kind::Train(Box::new(t)))
-                .map_err(words),
+            true => {
+                session.trainer(graph, params, &training, &options).map(|t| Kind::Train(Box::new(t))).map_err(words)
+            }
             false => session.compile(graph, params, &options).map(|p| Kind::Run(Box::new(p))).map_err(words),
         };
         // what no memory holds must be refused before it is drawn, and by us where the device's memory is the system's,
