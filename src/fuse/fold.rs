@@ -1,7 +1,9 @@
 //! In: a graph; out: the same without ops that change nothing, with constants computed and moves composed. Knows
 //! nothing of how many readers a value has.
 
-use crate::graph::{Binary, DType, Graph, GraphError, Op, Report, Rewriter, Scalar, Shape, TensorType, Unary, ValueId};
+use crate::graph::{
+    Binary, DType, Graph, GraphError, Op, Report, Rewriter, Scalar, Shape, TensorType, Unary, ValueId, nearest_f16,
+};
 use half::f16;
 
 /// What a node becomes.
@@ -108,13 +110,16 @@ fn numbers(g: &Graph, op: &Op, inputs: &[ValueId], ty: &TensorType) -> Option<Fo
     }
 }
 
-/// The number as a constant of the type, unless f32 rounds it; an f16 is rounded as its kernel and then its store would.
+/// The number as a constant of the type, unless f32 rounds it; an f16 is rounded as its kernel and then its store would,
+/// if that is the nearest.
 fn exact(number: f64, dtype: DType) -> Option<Scalar> {
-    let stored = match dtype {
-        DType::F16 => f16::from_f32(number as f32).to_f32(),
-        _ => number as f32,
+    let (stored, kept) = match dtype {
+        DType::F16 => {
+            let stored = f16::from_f32(number as f32);
+            (stored.to_f32(), stored == nearest_f16(number))
+        }
+        _ => (number as f32, f64::from(number as f32) == number),
     };
-    let kept = dtype == DType::F16 || f64::from(stored) == number;
     (kept && stored.is_finite()).then(|| stored.into())
 }
 

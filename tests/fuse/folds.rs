@@ -104,13 +104,13 @@ fn what_would_change_a_number_is_not_folded() -> Result {
 }
 
 #[test]
-fn an_f16_constant_is_rounded_as_its_kernel_would() -> Result {
-    // in f32 the product is the middle of two f16, which goes to the even one
+fn an_f16_constant_that_its_kernel_rounds_twice_is_left_to_it() -> Result {
+    // in f32 the product is the middle of two f16, which goes to the even one, and not to the nearest
     let mut b = Builder::new();
     let c = b.constant(1.000_976_6, TensorType::new(DType::F16, [2]))?;
     let y = b.scale(c, 0.999_512_2)?;
     b.output("y", y)?;
     let (graph, _) = fused(&b.finish()?)?;
-    assert_eq!(graph.to_string(), "%0 = constant(1f32) [] : f16 (2)  # scale\noutput y = %0\n");
+    assert!(graph.nodes().any(|(_, n)| n.op.name() == "scale"), "{graph}");
     Ok(())
 }
