@@ -21,7 +21,7 @@ pub use checkpoint::Checkpoint;
 pub use error::GradError;
 pub(crate) use walk::gradients_since;
 
-use crate::graph::{Disposition, Graph, NodeId, Op, Part, Storage, StorageId, ValueId};
+use crate::graph::{Disposition, Graph, Node, NodeId, Op, Part, Storage, StorageId, ValueId};
 use std::collections::BTreeMap;
 use writer::Writer;
 
@@ -87,25 +87,14 @@ pub fn differentiate(
         name: loss.to_owned(),
         known: graph.outputs().iter().map(|o| o.name.as_str()).collect::<Vec<_>>().join(", "),
     })?;
-    let readers = readers(graph);
-    let chosen = choose(graph, &readers, parameters)?;
-    let wrt: Vec<ValueId> = chosen.keys().flat_map(|id| readers[id].iter().copied()).collect();
+    let nodes = parameter_nodes(graph);
+    let chosen = choose(graph, &nodes, parameters)?;
+    let wrt: Vec<ValueId> = chosen.keys().map(|id| nodes[id]).collect();
     let mut new = graph.clone();
     let gradients = gradients_checkpointed(&mut new, output.value, &wrt, checkpoint)?;
-    let mut gradients = gradients.into_iter();
     let mut w = Writer::new(&mut new);
-    for (id, parts) in chosen {
+    for ((id, parts), gradient) in chosen.into_iter().zip(gradients) {
         let storage = graph.layout.get(id);
-        w.name = format!("{}.grad", storage.name);
-        let mut sum: Option<ValueId> = None;
-        for gradient in gradients.by_ref().take(readers[&id].len()) {
-            sum = Some(match sum {
-                None => gradient,
-                Some(sum) => w.add(sum, gradient)?,
-            });
-        }
-        // every storage here has a reader
-        let Some(gradient) = sum else { continue };
         for part in parts {
             let own = own_rows(&mut w, gradient, storage, part)?;
             w.graph.push_output(format!("grad.{}", part.name), own, Disposition::Read)?;
@@ -115,24 +104,22 @@ pub fn differentiate(
     Ok(new)
 }
 
-/// The nodes that stand for each storage.
-fn readers(graph: &Graph) -> BTreeMap<StorageId, Vec<ValueId>> {
-    let mut readers: BTreeMap<StorageId, Vec<ValueId>> = BTreeMap::new();
-    for (id, node) in graph.nodes() {
-        if let Op::Parameter(storage) = node.op {
-            readers.entry(storage).or_default().push(id.into());
-        }
-    }
-    readers
+/// The node of each storage that has one.
+fn parameter_nodes(graph: &Graph) -> BTreeMap<StorageId, ValueId> {
+    let node = |(id, node): (NodeId, &Node)| match node.op {
+        Op::Parameter(storage) => Some((storage, id.into())),
+        _ => None,
+    };
+    graph.nodes().filter_map(node).collect()
 }
 
 /// The parameters whose gradients are asked for, by storage.
 fn choose<'g>(
     graph: &'g Graph,
-    readers: &BTreeMap<StorageId, Vec<ValueId>>,
+    nodes: &BTreeMap<StorageId, ValueId>,
     parameters: Parameters,
 ) -> Result<BTreeMap<StorageId, Vec<&'g Part>>, GradError> {
-    let parts = || readers.keys().flat_map(|id| graph.layout.get(*id).parts.iter().map(|part| (*id, part)));
+    let parts = || nodes.keys().flat_map(|id| graph.layout.get(*id).parts.iter().map(|part| (*id, part)));
     if let Parameters::Named(names) = parameters
         && let Some(name) = names.iter().find(|name| !parts().any(|(_, part)| part.name == **name))
     {

@@ -395,4 +395,14 @@ mod tests {
             "parameter \"parameter\": storage: expected one of the graph's layout, got 0"
         );
     }
+
+    #[test]
+    fn states_of_one_name_are_refused() {
+        let f32s = TensorType::new(DType::F32, [2]);
+        let mut b = Builder::new();
+        let (s, w) = (b.state("w", f32s.clone()).unwrap(), b.parameter("w", f32s).unwrap());
+        b.update(s, w).unwrap();
+        b.update(w, s).unwrap();
+        assert_eq!(b.finish().unwrap_err().to_string(), "state \"w\" is declared twice; names of states are unique");
+    }
 }

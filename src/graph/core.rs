@@ -1,7 +1,7 @@
 //! In: nodes in the order in which they can run; out: [`Graph`] with its invariants checked and printed.
 
 use super::{DType, GraphError, Op, ParamLayout, Shape, StorageId, TensorType, infer};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// Index of a node in its graph.
@@ -62,6 +62,8 @@ pub struct Graph {
     updates: Vec<(NodeId, ValueId)>,
     /// The nodes that `updates` lists.
     states: BTreeSet<NodeId>,
+    /// The node that reads each storage.
+    parameters: BTreeMap<StorageId, NodeId>,
     /// Where parameters live.
     pub layout: ParamLayout,
     pub(super) origins: Origins,
@@ -173,13 +175,16 @@ impl Graph {
         }
     }
 
-    /// Appends a node whose output types follow from its inputs'.
+    /// Appends a node whose output types follow from its inputs'; see [`Graph::push_parameter`] for a parameter.
     pub fn push(&mut self, op: Op, inputs: Vec<ValueId>, name: impl Into<String>) -> Result<NodeId, GraphError> {
         let name = name.into();
         self.check(op.name(), &name, &inputs)?;
         let types: Vec<&TensorType> = inputs.iter().map(|v| self.ty(*v)).collect();
         let outputs = infer(&op, &name, &types, &self.layout)?;
-        Ok(self.push_typed(op, inputs, outputs, name))
+        Ok(match op {
+            Op::Parameter(storage) => self.push_parameter(storage),
+            _ => self.push_typed(op, inputs, outputs, name),
+        })
     }
 
     /// Appends an input of a given type.
@@ -187,11 +192,16 @@ impl Graph {
         self.push_typed(Op::Input, Vec::new(), vec![ty], name.into())
     }
 
-    /// Appends a node that reads a storage.
+    /// The node that reads a storage, appended if there is none: a storage has one value, and so one node.
     pub fn push_parameter(&mut self, id: StorageId) -> NodeId {
+        if let Some(node) = self.parameters.get(&id) {
+            return *node;
+        }
         let storage = self.layout.get(id);
         let (name, ty) = (storage.name.clone(), TensorType::new(storage.dtype, storage.shape.clone()));
-        self.push_typed(Op::Parameter(id), Vec::new(), vec![ty], name)
+        let node = self.push_typed(Op::Parameter(id), Vec::new(), vec![ty], name);
+        self.parameters.insert(id, node);
+        node
     }
 
     fn push_typed(&mut self, op: Op, inputs: Vec<ValueId>, outputs: Vec<TensorType>, name: String) -> NodeId {
@@ -260,7 +270,11 @@ impl Graph {
                 }
             }
         }
-        Ok(())
+        let mut states = BTreeSet::new();
+        match self.updates.iter().map(|(state, _)| &self.node(*state).name).find(|name| !states.insert(*name)) {
+            Some(name) => Err(GraphError::Duplicate { kind: "state", name: name.clone() }),
+            None => Ok(()),
+        }
     }
 }
 

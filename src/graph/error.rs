@@ -62,10 +62,10 @@ pub enum GraphError {
         /// How many there are.
         got: usize,
     },
-    /// Two inputs, parameters or outputs share a name.
+    /// Two inputs, parameters, outputs or states share a name.
     #[error("{kind} \"{name}\" is declared twice; names of {kind}s are unique")]
     Duplicate {
-        /// Input, parameter or output.
+        /// Input, parameter, output, state or update.
         kind: &'static str,
         /// The name.
         name: String,
