@@ -205,7 +205,8 @@ fn fours(dims: &[usize], strides: &[Vec<usize>], offsets: &[usize]) -> bool {
         })
 }
 
-/// Emits one launch if every window fits, else halves the outermost dimension.
+/// Emits one launch if every window fits, else halves the dimension along which the window that does not fit reaches
+/// furthest, or the outermost where that is not the reason.
 fn split(
     space: &Space,
     offsets: &[usize],
@@ -219,10 +220,18 @@ fn split(
             Ok(())
         }
         Err(error) => {
-            let Some(d) = space.dims.iter().position(|d| *d >= if key.width == 4 { 8 } else { 2 }) else {
-                return Err(error);
-            };
             // whole groups of four stay together
+            let last = space.dims.len() - 1;
+            let least = |d: usize| if d == last && key.width == 4 { 8 } else { 2 };
+            let mut large = (0..=last).rev().filter(|d| space.dims[*d] >= least(*d));
+            let dim = match error {
+                KernelError::Binding { operand, .. } => {
+                    let reach = |d: usize| (space.dims[d] - 1) * space.strides[operand][d];
+                    large.filter(|d| reach(*d) > 0).max_by_key(|d| reach(*d))
+                }
+                _ => large.next_back(),
+            };
+            let Some(d) = dim else { return Err(error) };
             let half = space.dims[d] / 2 / 4 * 4;
             let half = if half == 0 { space.dims[d] / 2 } else { half };
             for (start, len) in [(0, half), (half, space.dims[d] - half)] {

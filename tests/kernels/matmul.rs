@@ -338,3 +338,56 @@ fn a_trained_weight_over_the_binding_limit_is_read_in_pieces_both_ways() -> Resu
     }
     Ok(())
 }
+
+/// Each under 64 KiB a binding with the most dispatches that it takes.
+#[test]
+fn what_no_binding_covers_is_cut_where_its_window_reaches_furthest() -> Result {
+    let Some(session) = crate::common::session() else { return Ok(()) };
+    type Build = fn(&mut Case) -> Result<kiln::graph::ValueId>;
+    let cases: [(&str, usize, Build); 6] = [
+        ("a row to each of four", 2, |c| {
+            let (x, b) = (c.input(random(DType::F32, &[4, 8000], 1)), c.parameter(random(DType::F32, &[8000], 2)));
+            Ok(c.b.add(x, b)?)
+        }),
+        ("rows of a transposed input", 24, |c| {
+            let x = c.input(random(DType::F32, &[64, 1000], 1));
+            let turned = c.b.permute(x, &[1, 0])?;
+            Ok(c.b.softmax(turned, 1)?)
+        }),
+        ("a transposed left operand", 20, |c| {
+            let (a, b) = (c.input(random(DType::F32, &[400, 100], 1)), c.input(random(DType::F32, &[400, 8], 2)));
+            Ok(c.b.matmul_transposed(a, true, b, false)?)
+        }),
+        ("a batch of right operands", 4, |c| {
+            let (a, b) = (c.input(random(DType::F32, &[8, 16, 32], 1)), c.input(random(DType::F32, &[8, 128, 32], 2)));
+            Ok(c.b.matmul_transposed(a, false, b, true)?)
+        }),
+        ("a batch that is used twice", 4, |c| {
+            let a = c.input(random(DType::F32, &[2, 8, 16, 32], 1));
+            let b = c.parameter(random(DType::F32, &[8, 32, 128], 2));
+            Ok(c.b.matmul(a, b)?)
+        }),
+        ("a mask to each of three", 8, |c| {
+            let (x, mask) = (c.input(random(DType::F32, &[3, 96, 96], 1)), c.input(random(DType::F32, &[96, 96], 2)));
+            Ok(c.b.mul(x, mask)?)
+        }),
+    ];
+    for (name, most, build) in cases {
+        let mut c = Case::new();
+        let y = build(&mut c)?;
+        c.output("y", Ok(y));
+        let (graph, params, inputs) = c.finish();
+        let given: Vec<_> = inputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
+        let want = &kiln::reference::evaluate(&graph, &params, &inputs)?["y"];
+        for setup in BOTH {
+            let mut options = setup.options(session);
+            options.limits.as_mut().expect("setups set limits").max_binding_bytes = 64 << 10;
+            let program = session.compile(&graph, &params, &options).map_err(|e| format!("{name} ({setup}): {e}"))?;
+            let dispatches = program.dispatches();
+            assert!(dispatches <= most, "{name} ({setup}): {dispatches} dispatches");
+            let outputs = program.run(&given)?;
+            crate::common::difference(&outputs["y"], want, F32).map_err(|e| format!("{name} ({setup}): {e}"))?;
+        }
+    }
+    Ok(())
+}

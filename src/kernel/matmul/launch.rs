@@ -201,14 +201,13 @@ impl Matmul<'_> {
             Err(error) => error,
         };
         let KernelError::Binding { operand, .. } = error else { return Err(error) };
-        // B shrinks with its columns where those lie apart, all else with batch entries and rows
-        let at = q.lead.iter().position(|d| *d > 1);
-        let columns = operand == 1 && q.operands[1].n != 1 && q.n > 4;
-        let (size, dim) = match at {
-            _ if columns => (q.n, None),
-            Some(d) if q.operands[operand].lead[d] > 0 => (q.lead[d], Some(d)),
-            _ => return Err(error),
-        };
+        // where its window reaches furthest: along batch entries, rows, or B's columns where those lie apart
+        let Some(o) = q.operands.iter().chain(&q.exponents).nth(operand) else { return Err(error) };
+        let lead = (0..q.lead.len()).filter(|d| q.lead[*d] > 1).map(|d| (q.lead[d], o.lead[d], Some(d)));
+        let columns = (operand == 1 && o.n != 1 && q.n > 4).then_some((q.n, o.n, None));
+        let reach = |(size, stride, _): &(usize, usize, Option<usize>)| (size - 1) * stride;
+        let furthest = columns.into_iter().chain(lead.rev()).filter(|d| reach(d) > 0).max_by_key(reach);
+        let Some((size, _, dim)) = furthest else { return Err(error) };
         let half = if size >= 8 { size / 2 / 4 * 4 } else { size / 2 };
         for (start, len) in [(0, half), (half, size - half)] {
             let mut part = q.clone();
