@@ -131,7 +131,9 @@ impl Selector<'_> {
                 located.iter().map(|l| (l.tensor, l.dtype, cut(&with_row(l.view.broadcast(dims))))).collect();
             let (mut copied, mut copied_a) = (false, false);
             let lead = c.dims[..c.dims.len() - 2].to_vec();
-            let sizes = [c.dims[c.dims.len() - 2], columns.len(), k];
+            // all rows are one matrix's where the right operand has no batch
+            let batch = if b.view.dims.len() > 2 { 1 } else { lead.iter().product() };
+            let sizes = [batch * c.dims[c.dims.len() - 2], columns.len(), k];
             let operands = [(node.inputs[0], &a), (node.inputs[1], &b)];
             let on_units = self.on_units(id, operands, sizes, bindings)?;
             let exponents = on_units

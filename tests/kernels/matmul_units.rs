@@ -353,3 +353,22 @@ fn a_precision_that_cannot_be_had_is_reported() -> Result {
     assert!(report.contains("but it would bind 5 buffers, of which the device takes 4: highest used"), "{report}");
     Ok(())
 }
+
+#[test]
+fn a_linear_s_rows_are_those_of_all_batch_entries() -> Result {
+    let Some(session) = adapter() else { return Ok(()) };
+    for dims in [&[20, 1, 32][..], &[3, 7, 32], &[2, 3, 4, 32]] {
+        let mut case = Case::new();
+        let x = case.input(random(DType::F32, dims, 1));
+        let w = case.parameter(random(DType::F32, &[24, 32], 2));
+        let bias = case.parameter(random(DType::F32, &[24], 3));
+        let y = case.b.linear(x, w, Some(bias))?;
+        let residual = case.input(random(DType::F32, &[&dims[..dims.len() - 1], &[24]].concat(), 4));
+        let y = case.b.add(y, residual);
+        case.output("y", y);
+        check(case.finish(), &options(session, 4, High), HIGH, |program| {
+            assert!(kernels(program).contains(&"matmul_units"), "{dims:?}: {:?}", kernels(program));
+        });
+    }
+    Ok(())
+}
