@@ -171,9 +171,11 @@ impl DeviceCaps {
         }
     }
 
-    /// These caps with alignments that copies and uniform words can live with, whatever was asked for.
+    /// These caps with alignments that copies and uniform words can live with, and bindings that kernels count in 32 bits,
+    /// whatever was asked for.
     pub fn aligned(&self) -> DeviceCaps {
         DeviceCaps {
+            max_binding_bytes: self.max_binding_bytes.min((1 << 32) - 256),
             storage_align: self.storage_align.clamp(16, 1 << 20).next_power_of_two(),
             uniform_align: self.uniform_align.clamp(16, 1 << 20).next_power_of_two(),
             ..self.clone()

@@ -64,14 +64,14 @@ fn k_gelu_tanh(x: {{ T }}) -> {{ T }} {
     return x * k_sigmoid(2.0 * u);
 }
 
-// A negative base has a power only for an integer exponent; (a - a) / (a - a) is NaN made at run time. Even of NaN the
-// power 0 is 1, and every power of 1 is 1.
+// A finite negative base has a power only for an integer exponent; (a - a) / (a - a) is NaN made at run time. Even of NaN
+// the power 0 is 1, and every power of 1 is 1.
 fn k_pow(a: {{ T }}, b: {{ T }}) -> {{ T }} {
     // not pow() of a negative power, which drivers make 0 of 0
-    let raised = pow(abs(a), abs(b));
+    let raised = select(pow(abs(a), abs(b)), {{ T }}(1.0), abs(a) == {{ T }}(1.0));
     let magnitude = select(raised, 1.0 / raised, b < {{ T }}(0.0));
     let odd = abs(b - 2.0 * trunc(b * 0.5)) == {{ T }}(1.0);
-    let whole = b == trunc(b);
+    let whole = (b == trunc(b)) | (abs(a) > {{ T }}(3.4028234e38));
     let nan = (a - a) / (a - a);
     let negative = select(nan, select(magnitude, -magnitude, odd), whole);
     let one = (b == {{ T }}(0.0)) | (a == {{ T }}(1.0));

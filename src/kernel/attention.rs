@@ -296,8 +296,11 @@ impl Attention<'_> {
         }
         let made = self.attrs.inputs();
         let out = rows.rows(made, "the output", &out, &mut params)?;
+        let mut others = 0;
         if let Some(mask) = self.mask {
-            operands.push(rows.mask(3, mask, &mut params)?);
+            let mask = rows.mask(3, mask, &mut params)?;
+            others += mask.bytes;
+            operands.push(mask);
         }
         let mut next = 3 + usize::from(self.attrs.mask);
         if self.attrs.lengths {
@@ -313,9 +316,10 @@ impl Attention<'_> {
             params.extend(philox::words(dropout));
         }
         operands.push(out);
+        others += lse.as_ref().map_or(0, |lse| lse.bytes);
         operands.extend(lse);
         let flops = 4.0 * (batch * heads * d) as f64 * heads::pairs(&self.attrs, sq, sk) as f64;
-        let bytes = (batch * width * (2 * sq + 2 * sk) * self.dtype.size()) as f64;
+        let bytes = (batch * width * (2 * sq + 2 * sk) * self.dtype.size()) as f64 + others as f64;
         Ok(Launch { key: KernelKey::Attention(key), params, groups, operands, estimate: Estimate { flops, bytes } })
     }
 }

@@ -182,6 +182,19 @@ fn m13_a_result_of_more_than_2_30_elements() -> Result {
         assert!(dispatches.len() > 1, "one dispatch binds at most {} bytes", endless.max_binding_bytes);
         assert!(dispatches.iter().flat_map(|d| &d.bindings).all(|b| b.bytes <= endless.max_binding_bytes));
     }
+    // a weight of 4 GiB where the device binds as much, and kernels do not
+    let mut b = Builder::new();
+    let x = b.input("x", TensorType::new(DType::F32, [3, 1 << 15]))?;
+    let w = b.parameter("w", TensorType::new(DType::F32, [1 << 15, 1 << 15]))?;
+    let y = b.linear(x, w, None)?;
+    b.output("y", y)?;
+    let graph = b.finish()?;
+    for cpu in [false, true] {
+        let huge = DeviceCaps { max_buffer_bytes: 8 << 30, max_binding_bytes: 8 << 30, cpu, ..portable };
+        let compiled = compile(&graph, &huge, &CompileOptions::default())?;
+        let dispatches = &compiled.recording.dispatches;
+        assert!(dispatches.len() >= 2 && compiled.plan.total() < 5 << 30, "{}: {}", dispatches.len(), compiled.plan);
+    }
     Ok(())
 }
 

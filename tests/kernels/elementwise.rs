@@ -105,10 +105,11 @@ fn functions_of_two_broadcast() -> Result {
 #[test]
 fn functions_of_two_where_numbers_run_out() {
     let (nan, inf) = (f64::NAN, f64::INFINITY);
-    let a = [nan, 1.0, nan, inf, -inf, 0.0, 0.0, -2.0, -2.0, -2.0, 0.0, 1.0, inf, 3.0, -8.0];
-    let b = [1.0, nan, nan, -inf, 2.0, 0.0, -1.0, 3.0, 0.5, 2.0, 2.0, inf, inf, -inf, -3.0];
+    let a =
+        [nan, 1.0, nan, inf, -inf, 0.0, 0.0, -2.0, -2.0, -2.0, 0.0, 1.0, inf, 3.0, -8.0, -inf, -inf, -inf, -1.0, -1.0];
+    let b = [1.0, nan, nan, -inf, 2.0, 0.0, -1.0, 3.0, 0.5, 2.0, 2.0, inf, inf, -inf, -3.0, 0.5, -0.5, -3.0, inf, -inf];
     let mut c = Case::new();
-    let (x, y) = (c.input(tensor(DType::F32, &[15], &a)), c.input(tensor(DType::F32, &[15], &b)));
+    let (x, y) = (c.input(tensor(DType::F32, &[20], &a)), c.input(tensor(DType::F32, &[20], &b)));
     for f in FLOAT {
         let z = c.b.binary(f, x, y);
         c.output(f.name(), z);

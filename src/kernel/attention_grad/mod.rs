@@ -315,8 +315,11 @@ impl AttentionGrad<'_> {
                 made.push(rows.rows(position, what, view, &mut params)?);
             }
         }
+        let mut others = 0;
         if let Some(mask) = self.mask {
-            operands.push(rows.mask(3, mask, &mut params)?);
+            let mask = rows.mask(3, mask, &mut params)?;
+            others += mask.bytes;
+            operands.push(mask);
         }
         let entry = heads::stats_entry(heads, sq);
         let stats = rows.flat(n + 6, "statistics of rows", entry, 8, &mut params)?;
@@ -326,12 +329,15 @@ impl AttentionGrad<'_> {
             params.push(entries.start as u32);
             params.extend(philox::words(dropout));
         }
+        others += stats.bytes;
         operands.extend([dout, stats]);
         operands.extend(made);
         // scores and their gradients, then a product a result
         let products = if side == Side::Keys { 4.0 } else { 3.0 };
         let flops = 2.0 * products * (batch * heads * d) as f64 * heads::pairs(&self.attrs, sq, sk) as f64;
-        let bytes = (batch * width * (2 * other + 4 * own).max(2 * sq + 2 * sk) * self.dtype.size()) as f64;
+        // two of the other side, two of its own and the results
+        let results = if side == Side::Keys { 2 } else { 1 };
+        let bytes = (batch * width * (2 * other + (2 + results) * own) * self.dtype.size()) as f64 + others as f64;
         let estimate = Estimate { flops, bytes };
         Ok(Launch { key: KernelKey::AttentionGrad(key), params, groups, operands, estimate })
     }
