@@ -1,7 +1,7 @@
 //! In: what cannot be differentiated; out: [`GradError`], naming op and node, what came and what to do. Knows only types
 //! of values.
 
-use crate::graph::{GraphError, TensorType};
+use crate::graph::{DType, GraphError, TensorType};
 use thiserror::Error;
 
 /// A gradient that cannot be taken.
@@ -11,7 +11,7 @@ pub enum GradError {
     #[error(transparent)]
     Graph(#[from] GraphError),
     /// What is to be differentiated is not one number.
-    #[error("loss \"{node}\" is {got}, expected f32 (); reduce it with sum or mean over all its axes")]
+    #[error("loss \"{node}\" is {got}, expected f32 (); {}", to_loss(got))]
     Loss {
         /// The node that makes it.
         node: String,
@@ -60,4 +60,13 @@ pub enum GradError {
         "no node is named \"blocks.N…\" or \"layers.N…\", so there is nothing to put checkpoints between; name a scope so, or use no checkpoints"
     )]
     NoBlocks,
+}
+
+/// What makes one f32 of a value.
+pub(crate) fn to_loss(got: &TensorType) -> &'static str {
+    match (got.shape.rank(), got.dtype) {
+        (0, _) => "cast it to f32",
+        (_, DType::F32) => "reduce it with sum or mean over all its axes",
+        _ => "cast it to f32 and reduce it with sum or mean over all its axes",
+    }
 }

@@ -19,6 +19,7 @@ mod writer;
 
 pub use checkpoint::Checkpoint;
 pub use error::GradError;
+pub(crate) use error::to_loss;
 pub(crate) use walk::gradients_since;
 
 use crate::graph::{Disposition, Graph, Node, NodeId, Op, Part, Storage, StorageId, ValueId};

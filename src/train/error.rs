@@ -1,6 +1,6 @@
 //! In: what makes a graph unfit for training; out: [`TrainError`], with what to do. Knows graphs' errors alone.
 
-use crate::grad::GradError;
+use crate::grad::{GradError, to_loss};
 use crate::graph::{DType, GraphError, TensorType};
 use thiserror::Error;
 
@@ -15,8 +15,8 @@ pub enum TrainError {
         /// The outputs there are.
         found: String,
     },
-    /// The output "loss" is no scalar.
-    #[error("output \"loss\" is {got}, expected f32 (); reduce it with mean or sum")]
+    /// The output "loss" is no f32 scalar.
+    #[error("output \"loss\" is {got}, expected f32 (); {}", to_loss(got))]
     LossType {
         /// Its type.
         got: TensorType,
@@ -39,7 +39,10 @@ pub enum TrainError {
         /// Parameters there are.
         found: String,
     },
-    /// All parameters are frozen, or there are none.
+    /// The graph reads no parameter.
+    #[error("no parameter is trained: the graph reads none; build it with b.parameter(…) for what is to be trained")]
+    NoParameters,
+    /// All parameters are frozen.
     #[error("no parameter is trained: {parameters} parameters, all frozen; leave one out of the frozen groups")]
     NothingTrained {
         /// How many there are.
@@ -61,10 +64,10 @@ pub enum TrainError {
         /// Its storage's name.
         name: String,
     },
-    /// An output or input has a name that a step gives to one of its own.
+    /// An output, input or parameter has a name that a step gives to one of its own.
     #[error("{kind} \"{name}\" has the name of a training step's own {own}; give it another in the forward graph")]
     OwnName {
-        /// Output or input.
+        /// Output, input or parameter.
         kind: &'static str,
         /// Its name.
         name: String,

@@ -2,6 +2,7 @@
 //! nothing of what they compute.
 
 use super::TrainError;
+use super::limit::keep_unless;
 use crate::graph::{Graph, NodeId, Op, StorageId, TensorType, ValueId};
 use std::collections::BTreeMap;
 
@@ -99,9 +100,13 @@ impl Sources {
         Ok(new.push(Op::Reshape(ty.shape.clone()), vec![one.into()], name)?.into())
     }
 
-    /// Lets the forward graph's states take what the last micro-batch left.
-    pub fn update(self, new: &mut Graph) -> Result<(), TrainError> {
-        for (state, value) in self.states.into_values() {
+    /// Lets the forward graph's states take what the last micro-batch left, in a step that counts.
+    pub fn update(self, new: &mut Graph, counts: Option<ValueId>) -> Result<(), TrainError> {
+        for (state, mut value) in self.states.into_values() {
+            if let Some(counts) = counts {
+                let name = format!("skip.{}", new.node(state).name);
+                value = keep_unless(new, counts, value, state.into(), &name)?;
+            }
             new.push_update(state, value)?;
         }
         Ok(())

@@ -39,7 +39,8 @@ impl<'a> Limit<'a> {
         self.push(Op::Compare(Comparison::LessEqual), &[largest, most])
     }
 
-    /// The norm of all gradients together: largest · √Σ(g / largest)², whose sum is at most the number of elements.
+    /// The norm of all gradients together: largest · √Σ(g / largest)², whose sum is at most the number of elements; ∞ if
+    /// the largest is.
     pub fn norm(&mut self, gradients: &[ValueId]) -> Value {
         // gradients that are all 0 are divided by 1
         let [zero, one] = [self.constant(0.0)?, self.constant(1.0)?];
@@ -58,8 +59,11 @@ impl<'a> Limit<'a> {
             sum = self.push(Op::Binary(Binary::Add), &[sum, squares])?;
         }
         let root = self.push(Op::Unary(Unary::Sqrt), &[sum])?;
-        // of NaN the comparison above says nothing: it is carried on
-        self.push(Op::Binary(Binary::Mul), &[root, self.largest])
+        let norm = self.push(Op::Binary(Binary::Mul), &[root, self.largest])?;
+        // ∞ / ∞ is NaN; of NaN the comparisons say nothing: it is carried on
+        let most = self.constant(f32::MAX)?;
+        let infinite = self.push(Op::Compare(Comparison::Less), &[most, self.largest])?;
+        self.push(Op::Where, &[infinite, self.largest, norm])
     }
 
     /// 1 / x.
@@ -84,7 +88,17 @@ impl<'a> Limit<'a> {
 
 /// Appends `finite ? new : old`.
 pub(super) fn keep_unless(graph: &mut Graph, finite: ValueId, new: ValueId, old: ValueId, name: &str) -> Value {
-    Ok(graph.push(Op::Where, vec![finite, new, old], name)?.into())
+    let numbers = graph.ty(new).dtype != DType::Bool;
+    let mut push = |op: Op, inputs: &[ValueId]| graph.push(op, inputs.to_vec(), name).map(ValueId::from);
+    if numbers {
+        return push(Op::Where, &[finite, new, old]);
+    }
+    // chosen as numbers
+    let [zero, one] = [0.0, 1.0].map(|v: f32| Op::Constant(v.into(), DType::F32, Shape::from([])));
+    let [zero, one] = [push(zero, &[])?, push(one, &[])?];
+    let [new, old] = [push(Op::Where, &[new, one, zero])?, push(Op::Where, &[old, one, zero])?];
+    let kept = push(Op::Where, &[finite, new, old])?;
+    push(Op::Compare(Comparison::Less), &[zero, kept])
 }
 
 /// Appends the flag of a skipped step, 1 or 0, and the count of them: u32 (), a state.

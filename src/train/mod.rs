@@ -25,5 +25,5 @@ pub use optimiser::{Optimiser, SCALARS};
 pub use options::{Group, Names, Precision, TrainOptions};
 pub use scale::LossScaling;
 pub use schedule::{Cosine, Schedule};
-pub(crate) use step::COUNTERS;
 pub use step::training_step;
+pub(crate) use step::{COUNTERS, is_counter};

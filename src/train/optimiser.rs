@@ -127,6 +127,17 @@ impl Optimiser {
         }
     }
 
+    /// What its moments are averages by, on which every later step depends; nothing where a setting may change at any
+    /// step.
+    pub(crate) fn averages(&self) -> Option<String> {
+        match self {
+            Optimiser::Sgd { .. } => None,
+            Optimiser::Adam { beta1, beta2, .. } | Optimiser::AdamW { beta1, beta2, .. } => {
+                Some(format!("betas {beta1} {beta2}"))
+            }
+        }
+    }
+
     /// The values of [`SCALARS`] at step t, counted from 1.
     pub fn scalars(&self, rate: f64, t: u64) -> [f32; 3] {
         // β as the graph has it, in f32

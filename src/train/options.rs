@@ -35,8 +35,8 @@ pub struct TrainOptions {
     /// The largest norm of all gradients together; longer ones are scaled down to it, as PyTorch's `clip_grad_norm_`
     /// does. The sum of squares cannot overflow. `None` never scales.
     pub clip_norm: Option<f32>,
-    /// Whether a step whose loss or gradients hold NaN or infinities leaves weights and moments as they are. Such
-    /// steps count as steps, also in Adam's bias correction, and are reported.
+    /// Whether a step whose loss or gradients hold NaN or infinities leaves weights, moments and the forward graph's
+    /// states as they are. Such steps count as steps, also in Adam's bias correction, and are reported.
     pub skip_non_finite: bool,
     /// Which activations are kept for the backward pass and which computed anew.
     pub checkpoint: Checkpoint,
@@ -184,14 +184,17 @@ impl TrainOptions {
         }
         let Schedule { rate, cosine, .. } = self.learning_rate;
         let minimum = cosine.map_or(0.0, |c| c.minimum);
-        option("learning_rate", rate, (0.0..=f64::MAX).contains(&rate), "a finite number, at least 0")?;
-        option("learning_rate.minimum", minimum, (0.0..=f64::MAX).contains(&minimum), "a finite number, at least 0")?;
+        // a step has it in f32
+        let fits = |rate: f64| (0.0..=f64::from(f32::MAX)).contains(&rate);
+        option("learning_rate", rate, fits(rate), "a number that f32 holds, at least 0")?;
+        option("learning_rate.minimum", minimum, fits(minimum), "a number that f32 holds, at least 0")?;
         option("micro_batches", self.micro_batches, self.micro_batches > 0, "at least 1")?;
         let clip = self.clip_norm.unwrap_or(1.0);
         option("clip_norm", clip, clip > 0.0 && clip <= f32::MAX, "a finite number above 0, or None")?;
         for group in &self.groups {
             let scale = group.rate_scale.unwrap_or(1.0);
-            option("rate_scale", scale, (0.0..=f32::MAX).contains(&scale), "a finite number, at least 0")?;
+            let scales = scale >= 0.0 && [rate, minimum].iter().all(|rate| fits(rate * f64::from(scale)));
+            option("rate_scale", scale, scales, "a number, at least 0, whose product with the rate f32 holds")?;
             let decay = group.weight_decay.unwrap_or(0.0);
             option("weight_decay", decay, (0.0..=f32::MAX).contains(&decay), "a finite number, at least 0")?;
         }

@@ -9,7 +9,7 @@ use super::TrainError;
 use super::options::option;
 use crate::graph::{Binary, Comparison, DType, Graph, GraphError, NodeId, Op, Shape, TensorType, ValueId};
 
-/// How a training in f16 scales its loss, as PyTorch's `GradScaler`.
+/// How a training in f16 scales its loss, as PyTorch's `GradScaler`, within 2⁻²⁴ and 2²⁴.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossScaling {
     /// The scale of the first step.
@@ -25,8 +25,8 @@ impl Default for LossScaling {
     }
 }
 
-/// Scales stay between these.
-const LEAST: f32 = 1.0;
+/// Scales stay between these, 2⁻²⁴ and 2²⁴; PyTorch's have no bounds.
+const LEAST: f32 = 1.0 / MOST;
 const MOST: f32 = 16_777_216.0;
 
 /// The scale of a step and the states that it comes from.
@@ -41,7 +41,7 @@ pub(super) struct LossScale {
 impl LossScaling {
     pub(super) fn check(&self) -> Result<(), TrainError> {
         let fits = (LEAST..=MOST).contains(&self.initial);
-        option("initial", self.initial, fits, "a scale from 1 to 16777216")?;
+        option("initial", self.initial, fits, "a scale from 2^-24 to 2^24")?;
         let fits = (1..=1 << 24).contains(&self.growth_steps);
         option("growth_steps", self.growth_steps, fits, "1 to 16777216 steps")
     }

@@ -81,13 +81,13 @@ pub fn training_step(forward: &Graph, options: &TrainOptions) -> Result<Graph, T
         });
     }
     let gradients: Vec<ValueId> = sums.unwrap_or_default().into_iter().map(|v| narrowed(&step.graph, v)).collect();
-    sources.update(&mut step.graph)?;
     let outputs = step.outputs(forward, loss_at, &outputs)?;
 
     let last = last_readers(&step.graph);
     let waits: Vec<NodeId> = wrt.iter().map(|read| last[read.node.0]).collect();
     let scalars = step.movable(NOTHING, |g| Ok(g.push_input(scalars_type(), SCALARS).into()))?;
     let limits = step.movable(NOTHING, |g| limits(g, options, &trained, &gradients, outputs[loss_at], scale))?;
+    step.movable(NOTHING, |g| sources.update(g, limits.finite))?;
     let scalars = match limits.needs_all() && options.optimiser.is_adam() {
         true => step.movable(NOTHING, |g| Ok(limits.scalars(g, scalars)?))?,
         false => scalars,
@@ -153,6 +153,11 @@ const OUTPUTS: [&str; 3] = ["grad_norm", "skipped", "loss_scale"];
 pub(crate) const COUNTERS: [(&str, DType); 3] =
     [("skipped", DType::U32), ("loss_scale", DType::F32), ("good_steps", DType::F32)];
 
+/// Whether a step may have a state of this name for itself.
+pub(crate) fn is_counter(name: &str) -> bool {
+    COUNTERS.iter().any(|(counter, _)| *counter == name)
+}
+
 /// Refuses names that a step takes, with any options: so that none changes what a name means.
 fn own_names(forward: &Graph) -> Result<(), TrainError> {
     if let Some(output) = forward.outputs().iter().find(|o| OUTPUTS.contains(&o.name.as_str())) {
@@ -160,13 +165,17 @@ fn own_names(forward: &Graph) -> Result<(), TrainError> {
     }
     for (_, node) in forward.nodes().filter(|(_, node)| node.op == Op::Input) {
         let own = match node.name.as_str() {
-            name if name == SCALARS || COUNTERS.iter().any(|(counter, _)| *counter == name) => "state",
+            SCALARS => "input",
+            name if is_counter(name) => "state",
             name if forward.layout.iter().any(|(_, storage)| storage.name == name) => "state, a parameter's",
             _ => continue,
         };
         return Err(TrainError::OwnName { kind: "input", name: node.name.clone(), own });
     }
-    Ok(())
+    match forward.layout.iter().find(|(_, storage)| is_counter(&storage.name)) {
+        Some((_, storage)) => Err(TrainError::OwnName { kind: "parameter", name: storage.name.clone(), own: "state" }),
+        None => Ok(()),
+    }
 }
 
 /// The graph being made, and which of its nodes may run earlier than they stand.

@@ -36,6 +36,9 @@ impl Trained {
             }
             all.push(Trained { storage: *id, rows });
         }
+        if read.is_empty() {
+            return Err(TrainError::NoParameters);
+        }
         if all.is_empty() {
             let parameters = read.iter().map(|id| graph.layout.get(*id).parts.len()).sum();
             return Err(TrainError::NothingTrained { parameters });

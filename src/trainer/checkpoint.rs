@@ -11,13 +11,15 @@ use crate::error::Error;
 use crate::graph::{ParamLayout, Part, Shape, Storage, TensorType};
 use crate::model::{Checkpoint, CheckpointError, Draft};
 use crate::tensor::Tensor;
-use crate::train::COUNTERS;
+use crate::train::{COUNTERS, is_counter};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 
 const MODEL: &str = "model.safetensors";
 const OPTIMISER: &str = "optimizer.safetensors";
+/// The word of what moments are averages by.
+const AVERAGES: &str = "averages";
 
 /// The largest number of steps that a trainer goes on from.
 const MOST_STEPS: u64 = 1 << 53;
@@ -58,14 +60,16 @@ impl Trainer {
         std::fs::create_dir_all(folder).map_err(io)?;
         let model = Draft::write(&folder.join(MODEL), &weights, &words)?;
         words.extend([word("optimiser", self.options.optimiser.name()), word("seed", &progress.seed.to_string())]);
+        words.extend(self.options.optimiser.averages().map(|averages| word(AVERAGES, &averages)));
         let optimiser = Draft::write(&folder.join(OPTIMISER), &others, &words)?;
         Ok(Draft::publish_both(optimiser, model)?)
     }
 
     /// Goes on from a folder that [`Trainer::save`] wrote: weights, moments, every other state, the number of steps and
-    /// the seed of dropout are then as they were. The trainer must be of the same model, optimiser and frozen
-    /// parameters; how it is compiled, its learning rate, its micro-batches, its precision and whether it skips steps may
-    /// differ: what it counts for these begins anew where the file does not have it.
+    /// the seed of dropout are then as they were. The trainer must be of the same model, optimiser with the same betas and
+    /// frozen parameters; how it is compiled, its learning rate and its optimiser's other settings, its micro-batches, its
+    /// precision and whether it skips steps may differ: what it counts for these begins anew where the file does not have
+    /// it.
     ///
     /// # Errors
     /// If a file is missing, malformed, of another model or optimiser, or the two were not saved together; then
@@ -111,6 +115,9 @@ impl Trainer {
             self.options.optimiser.name(),
             "make the trainer with the optimiser it was saved with",
         )?;
+        if let (Some(averages), Some(_)) = (self.options.optimiser.averages(), optimiser.metadata(AVERAGES)) {
+            optimiser.expect(AVERAGES, &averages, "make the trainer with the betas it was saved with")?;
+        }
         let steps: u64 = optimiser.number("step", Some(MOST_STEPS))?;
         let seed: u64 = optimiser.number("seed", None)?;
         let same_step = model.expect("step", &steps.to_string(), "take both files of one save");
@@ -167,10 +174,6 @@ fn cut_short(folder: &Path, model: &Checkpoint) -> Option<CheckpointError> {
     let aside = Checkpoint::open(&path).ok()?;
     let save = aside.metadata("save")?;
     (model.metadata("save") == Some(save)).then_some(CheckpointError::CutShort { path, name: OPTIMISER, other: MODEL })
-}
-
-fn is_counter(state: &str) -> bool {
-    COUNTERS.iter().any(|(name, _)| *name == state)
 }
 
 /// Where a state goes.

@@ -122,6 +122,15 @@ fn what_does_not_fit_is_refused_and_nothing_changes() {
         "one/optimizer.safetensors: \"optimiser\" is adam, expected sgd; make the trainer with the optimiser it was \
          saved with"
     );
+    let mut optimiser = Optimiser::adam();
+    if let Optimiser::Adam { beta2, eps, .. } = &mut optimiser {
+        (*beta2, *eps) = (0.95, 1e-6);
+    }
+    assert_eq!(
+        refused(&trainer(session, &graph, &TrainOptions { optimiser, ..options() }), "one"),
+        "one/optimizer.safetensors: \"averages\" is betas 0.9 0.999, expected betas 0.9 0.95; make the trainer with the \
+         betas it was saved with"
+    );
     // files of two saves
     fs::create_dir(at("mixed")).unwrap();
     fs::copy(at("one/model.safetensors"), at("mixed/model.safetensors")).unwrap();

@@ -2,7 +2,7 @@
 
 use super::trained::{Named, OnReference};
 use super::{assert_near, batch, f32s, mlp, numbers, params, sgd};
-use kiln::graph::{Builder, DType, Graph, LossReduction};
+use kiln::graph::{Builder, Comparison, DType, Graph, LossReduction, TensorType};
 use kiln::model::{Dnn, DnnConfig, Loss};
 use kiln::tensor::Tensor;
 use kiln::train::{Group, Names, Optimiser, Schedule, TrainOptions, training_step};
@@ -71,6 +71,61 @@ fn g13_a_step_that_is_not_finite_is_skipped_and_counted() {
 }
 
 #[test]
+fn a_skipped_step_leaves_the_forward_graph_s_states_as_they_are() {
+    let mut b = Builder::new();
+    let x = b.input("x", f32s(&[2])).unwrap();
+    let seen = b.state("seen", f32s(&[])).unwrap();
+    let above = b.state("above", TensorType::new(DType::Bool, [])).unwrap();
+    let w = b.parameter("w", f32s(&[2])).unwrap();
+    let y = b.mul(x, w).unwrap();
+    let sum = b.sum(y, &[0]).unwrap();
+    let next = b.add(seen, sum).unwrap();
+    b.update(seen, next).unwrap();
+    let zero = b.constant(0.0, f32s(&[])).unwrap();
+    let positive = b.compare(Comparison::Less, zero, sum).unwrap();
+    b.update(above, positive).unwrap();
+    b.output("loss", sum).unwrap();
+    let graph = b.finish().unwrap();
+    let start = Named::from([("w".to_owned(), numbers(&[2], |_| 1.0))]);
+    for micro_batches in [1, 2] {
+        let options = TrainOptions { skip_non_finite: true, micro_batches, ..sgd(0.0) };
+        let mut trainer = OnReference::new(&graph, &start, &options, true);
+        let dims = if micro_batches == 1 { vec![2] } else { vec![2, 2] };
+        let mut step = |values: [f64; 2]| {
+            let x = numbers(&dims, |i| values[i % 2]);
+            let skipped = trainer.step(&Named::from([("x".to_owned(), x)]))["skipped"].data[0];
+            (skipped, trainer.states["seen"].data[0], trainer.states["above"].data[0])
+        };
+        let n = micro_batches as f64;
+        assert_eq!(step([1.0, 2.0]), (0.0, 3.0 * n, 1.0));
+        assert_eq!(step([f64::NAN, 1.0]), (1.0, 3.0 * n, 1.0));
+        assert_eq!(step([f64::NEG_INFINITY, 1.0]), (1.0, 3.0 * n, 1.0));
+        assert_eq!(step([-5.0, 1.0]), (0.0, -n, 0.0));
+    }
+}
+
+#[test]
+fn an_infinite_gradient_makes_the_others_0_where_norms_are_clipped() {
+    // as torch.nn.utils.clip_grad_norm_: the norm is infinite, and the factor 0
+    let mut b = Builder::new();
+    let x = b.input("x", f32s(&[2])).unwrap();
+    let [w, v] = ["w", "v"].map(|name| b.parameter(name, f32s(&[2])).unwrap());
+    let y = b.mul(x, w).unwrap();
+    let y = b.add(y, v).unwrap();
+    let loss = b.sum(y, &[0]).unwrap();
+    b.output("loss", loss).unwrap();
+    let graph = b.finish().unwrap();
+    let start = ["w", "v"].map(|name| (name.to_owned(), numbers(&[2], |_| 0.5)));
+    let options = TrainOptions { clip_norm: Some(1.0), ..sgd(1.0) };
+    let mut trainer = OnReference::new(&graph, &Named::from(start), &options, true);
+    let x = numbers(&[2], |i| [f64::INFINITY, 3.0][i]);
+    assert_eq!(trainer.step(&Named::from([("x".to_owned(), x)]))["grad_norm"].data, [f64::INFINITY]);
+    assert_eq!(trainer.parameter("v"), [0.5; 2]);
+    let w = trainer.parameter("w");
+    assert!(w[0].is_nan() && w[1] == 0.5, "{w:?}");
+}
+
+#[test]
 fn momentum_and_nesterov_are_pytorchs() {
     // the loss is 3·w, so that every gradient is 3
     let mut b = Builder::new();
@@ -106,7 +161,18 @@ fn errors_say_what_was_expected_what_came_and_what_to_do() {
     b.output("loss", w).unwrap();
     assert_eq!(
         error(&b.finish().unwrap(), defaults()),
-        "output \"loss\" is f32 (2), expected f32 (); reduce it with mean or sum"
+        "output \"loss\" is f32 (2), expected f32 (); reduce it with sum or mean over all its axes"
+    );
+    let mut b = Builder::new();
+    let w = b.parameter("w", TensorType::new(DType::F16, [])).unwrap();
+    b.output("loss", w).unwrap();
+    assert_eq!(error(&b.finish().unwrap(), defaults()), "output \"loss\" is f16 (), expected f32 (); cast it to f32");
+    let mut b = Builder::new();
+    let x = b.input("x", f32s(&[])).unwrap();
+    b.output("loss", x).unwrap();
+    assert_eq!(
+        error(&b.finish().unwrap(), defaults()),
+        "no parameter is trained: the graph reads none; build it with b.parameter(…) for what is to be trained"
     );
     let named = |output: &str, state: &str| {
         let mut b = Builder::new();
@@ -127,6 +193,13 @@ fn errors_say_what_was_expected_what_came_and_what_to_do() {
     assert_eq!(
         error(&named("sum", "good_steps"), defaults()),
         format!("input \"good_steps\" has the name of a training step's own state; {advice}")
+    );
+    let mut b = Builder::new();
+    let scale = b.parameter("loss_scale", f32s(&[])).unwrap();
+    b.output("loss", scale).unwrap();
+    assert_eq!(
+        error(&b.finish().unwrap(), defaults()),
+        format!("parameter \"loss_scale\" has the name of a training step's own state; {advice}")
     );
     assert_eq!(
         error(&named("sum", "w"), defaults()),
@@ -170,7 +243,16 @@ fn errors_say_what_was_expected_what_came_and_what_to_do() {
     let learning_rate = Schedule::constant(f64::NAN);
     assert_eq!(
         error(&graph, TrainOptions { learning_rate, ..defaults() }),
-        "learning_rate is NaN, expected a finite number, at least 0"
+        "learning_rate is NaN, expected a number that f32 holds, at least 0"
+    );
+    assert_eq!(
+        error(&graph, TrainOptions { learning_rate: Schedule::constant(1e39), ..defaults() }),
+        format!("learning_rate is {}, expected a number that f32 holds, at least 0", 1e39)
+    );
+    let groups = vec![Group { rate_scale: Some(1e38), ..Group::of(Names::All) }];
+    assert_eq!(
+        error(&graph, TrainOptions { learning_rate: Schedule::constant(10.0), groups, ..defaults() }),
+        format!("rate_scale is {}, expected a number, at least 0, whose product with the rate f32 holds", 1e38f32)
     );
     let half = Dnn::new(DnnConfig::square(4, 2)).with_dtype(DType::F16).build_training(3, Loss::CrossEntropy).unwrap();
     assert_eq!(
