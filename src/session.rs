@@ -31,6 +31,7 @@ use crate::tune::{CompileMode, TuneOptions};
 use std::collections::BTreeMap;
 use std::slice::from_ref;
 use std::time::Instant;
+pub(crate) use weights::check_part;
 use weights::{check, contents, contents_ahead};
 
 /// How a graph is run.

@@ -344,6 +344,10 @@ fn what_is_no_trace_is_refused_with_what_to_do() {
         refused("{\"traceEvents\":[]}"),
         "not a kiln trace: \"format\" is not \"kiln-trace\"; open a file that `--trace` wrote"
     );
+    assert_eq!(
+        refused("{\"format\":\"kiln-trace\"}"),
+        "not a kiln trace: \"version\" is missing; open a file that `--trace` wrote"
+    );
     assert_eq!(refused(""), "the trace ends early, in line 1: it was cut off; write or copy it again");
     assert_eq!(
         refused("[1, 2]"),

@@ -49,6 +49,7 @@ impl Builder {
         let all: Vec<usize> = (0..self.shape(rows).rank()).collect();
         match (reduction, ignore_index) {
             (LossReduction::Sum, _) => self.sum(rows, &all),
+            (LossReduction::Mean, None) if self.shape(rows).elements() == 0 => self.sum(rows, &all),
             (LossReduction::Mean, None) => self.mean(rows, &all),
             (LossReduction::Mean, Some(index)) => {
                 let counted = self.counted(targets, index)?;

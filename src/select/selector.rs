@@ -360,13 +360,22 @@ impl<'a> Selector<'a> {
             tensors.push(self.dense(id, node.inputs[*i])?.tensor);
         }
         let dtype = node.outputs[0].dtype;
+        let mut found = Vec::new();
         for (output, ty) in node.outputs.iter().enumerate() {
             let is_stat = node.outputs.len() > 1 && ty.shape.rank() < node.outputs[0].shape.rank();
             if !is_stat || stats {
                 tensors.push(self.output(id, output)?.tensor);
             }
+            if is_stat && stats {
+                found.push((ty.clone(), tensors[tensors.len() - 1]));
+            }
         }
         if node.outputs[0].shape.elements() == 0 {
+            // the mean of none is NaN
+            for (ty, tensor) in found {
+                let fill = fill::constant(ty.dtype, f32::NAN, ty.shape.elements(), self.caps)?;
+                self.emit(id, "", fill, &[tensor], None)?;
+            }
             return Ok(());
         }
         let launches = launches(dtype, self.caps)?;

@@ -89,12 +89,20 @@ pub(super) fn check(compiled: &Compiled, params: &dyn ParamSource) -> Result<(),
     let mut seen = BTreeSet::new();
     for id in compiled.selected.weights.iter().map(|weight| weight.storage).filter(|id| seen.insert(*id)) {
         let storage = layout.get(id);
-        for part in &storage.parts {
-            let given = params.ty(&part.name).ok_or_else(|| missing(part, storage.dtype, layout, params))?;
-            fits(part, storage.dtype, &given)?;
-        }
+        storage.parts.iter().try_for_each(|part| check_part(part, storage.dtype, layout, params))?;
     }
     Ok(())
+}
+
+/// Fails if one parameter is missing or does not fit.
+pub(crate) fn check_part(
+    part: &Part,
+    dtype: DType,
+    layout: &ParamLayout,
+    params: &dyn ParamSource,
+) -> Result<(), Error> {
+    let given = params.ty(&part.name).ok_or_else(|| missing(part, dtype, layout, params))?;
+    fits(part, dtype, &given)
 }
 
 /// What a storage of this type wants of a parameter.

@@ -49,6 +49,7 @@ impl Trace {
                 return Err(TraceError::Version { found, oldest: OLDEST, newest: VERSION });
             }
             Some(_) if ours => {}
+            None if ours => return Err(TraceError::Malformed { reason: "\"version\" is missing".into() }),
             _ => return Err(TraceError::Malformed { reason: format!("\"format\" is not \"{FORMAT}\"") }),
         }
         let mut trace: Trace = serde_json::from_slice(text).map_err(|e| json_error(text, &e))?;

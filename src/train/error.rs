@@ -39,8 +39,10 @@ pub enum TrainError {
         /// Parameters there are.
         found: String,
     },
-    /// The graph reads no parameter.
-    #[error("no parameter is trained: the graph reads none; build it with b.parameter(…) for what is to be trained")]
+    /// The loss is made of no parameter.
+    #[error(
+        "no parameter is trained: the loss is made of none; build it with b.parameter(…) for what is to be trained"
+    )]
     NoParameters,
     /// All parameters are frozen.
     #[error("no parameter is trained: {parameters} parameters, all frozen; leave one out of the frozen groups")]

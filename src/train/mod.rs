@@ -27,3 +27,4 @@ pub use scale::LossScaling;
 pub use schedule::{Cosine, Schedule};
 pub use step::training_step;
 pub(crate) use step::{COUNTERS, is_counter};
+pub(crate) use trained::freeze_others;

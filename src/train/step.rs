@@ -32,7 +32,7 @@ use std::collections::BTreeMap;
 pub fn training_step(forward: &Graph, options: &TrainOptions) -> Result<Graph, TrainError> {
     options.check()?;
     let loss_at = loss_output(forward)?;
-    let trained = Trained::all(forward, options)?;
+    let trained = Trained::all(forward, forward.outputs()[loss_at].value, options)?;
     own_names(forward)?;
     let (narrow, copies) = match options.precision {
         Precision::F32 => (None, BTreeMap::new()),

@@ -1,9 +1,10 @@
 //! In: a forward graph and the groups of [`TrainOptions`]; out: [`Trained`], the storages that are trained and what holds
 //! for which of their rows. Knows names and shapes; neither gradients nor optimisers.
 
-use super::options::{Names, Setting};
+use super::options::{Group, Names, Setting};
 use super::{TrainError, TrainOptions};
-use crate::graph::{DType, Graph, Op, Part, Storage, StorageId};
+use crate::graph::{DType, Graph, Op, Part, Storage, StorageId, ValueId};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// A storage of which at least a part is trained.
@@ -15,15 +16,13 @@ pub(super) struct Trained {
 }
 
 impl Trained {
-    /// All that are trained, in the order of their storages.
+    /// All that are trained, in the order of their storages: those that the loss is made of and no group freezes.
     ///
     /// # Errors
     /// If a group matches nothing, nothing is trained, or a trained parameter is not f32.
-    pub fn all(graph: &Graph, options: &TrainOptions) -> Result<Vec<Trained>, TrainError> {
-        let mut read: Vec<StorageId> = graph.nodes().filter_map(|(_, n)| parameter(&n.op)).collect();
-        read.sort_unstable();
-        read.dedup();
-        check_groups(graph, &read, options)?;
+    pub fn all(graph: &Graph, loss: ValueId, options: &TrainOptions) -> Result<Vec<Trained>, TrainError> {
+        check_groups(graph, options)?;
+        let read = made_of(graph, loss);
         let mut all = Vec::new();
         for id in &read {
             let storage = graph.layout.get(*id);
@@ -45,6 +44,34 @@ impl Trained {
         }
         Ok(all)
     }
+}
+
+/// The options with what the loss of a graph as written is not made of frozen: it has no gradient, and stays as it is also
+/// where lift packs it with what has one.
+pub(crate) fn freeze_others(forward: &Graph, options: &TrainOptions) -> TrainOptions {
+    let mut options = options.clone();
+    let Some(loss) = forward.outputs().iter().find(|o| o.name == "loss") else { return options };
+    let read = made_of(forward, loss.value);
+    let others = forward.layout.iter().filter(|(id, _)| !read.contains(id)).flat_map(|(_, s)| &s.parts);
+    let others: Vec<String> = others.map(|part| part.name.clone()).collect();
+    if !others.is_empty() {
+        options.groups.push(Group::frozen(Names::Exactly(others)));
+    }
+    options
+}
+
+/// The storages that a value is made of, in order.
+fn made_of(graph: &Graph, value: ValueId) -> BTreeSet<StorageId> {
+    let mut live = vec![false; graph.nodes().len()];
+    live[value.node.0] = true;
+    let mut storages = BTreeSet::new();
+    for (id, node) in graph.nodes().rev().filter(|(id, _)| id.0 <= value.node.0) {
+        if live[id.0] {
+            node.inputs.iter().for_each(|v| live[v.node.0] = true);
+            storages.extend(parameter(&node.op));
+        }
+    }
+    storages
 }
 
 pub(super) fn parameter(op: &Op) -> Option<StorageId> {
@@ -73,9 +100,9 @@ fn rows(storage: &Storage, options: &TrainOptions) -> Vec<(Range<usize>, Setting
     rows
 }
 
-/// Every name that a group spells out stands for a parameter.
-fn check_groups(graph: &Graph, read: &[StorageId], options: &TrainOptions) -> Result<(), TrainError> {
-    let parts = || read.iter().flat_map(|id| &graph.layout.get(*id).parts);
+/// Every name that a group spells out stands for a parameter, whether something reads it or not.
+fn check_groups(graph: &Graph, options: &TrainOptions) -> Result<(), TrainError> {
+    let parts = || graph.layout.iter().flat_map(|(_, storage)| &storage.parts);
     for group in &options.groups {
         let missing = match &group.names {
             Names::All | Names::Vectors => None,
@@ -85,6 +112,8 @@ fn check_groups(graph: &Graph, read: &[StorageId], options: &TrainOptions) -> Re
         if let Some(missing) = missing {
             let mut found: Vec<&str> = parts().map(|p| p.name.as_str()).collect();
             found.sort_unstable();
+            // also where a storage that holds several has taken its own one's place
+            found.dedup();
             let more = found.len().saturating_sub(SHOWN);
             found.truncate(SHOWN);
             let found = found.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() };

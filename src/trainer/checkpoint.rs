@@ -79,10 +79,13 @@ impl Trainer {
         let model = Checkpoint::open(folder.join(MODEL))?;
         let optimiser = Checkpoint::open(folder.join(OPTIMISER)).map_err(|e| cut_short(folder, &model).unwrap_or(e))?;
         let mut parameters = ParamLayout::default();
-        for (_, storage) in storages(&self.program.compiled().graph) {
+        for (_, storage) in storages(&self.program.compiled().graph).filter(|(trained, _)| *trained) {
             storage.parts.iter().for_each(|p| {
                 parameters.add(&p.name, storage.dtype, p.shape.clone());
             });
+        }
+        for (name, value) in &self.lock().frozen {
+            parameters.add(name, value.ty().dtype, value.shape().clone());
         }
         let mut others = ParamLayout::default();
         for (state, place) in self.places() {

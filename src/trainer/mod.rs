@@ -14,11 +14,11 @@ use crate::error::Error;
 use crate::graph::{DROPOUT_COUNTER, DType, Graph, Op, Shape, Storage, TensorType};
 use crate::lift::{LiftLimits, lift_within};
 use crate::model::ParamSource;
-use crate::session::{CompileOptions, Compiled, Mode, Program, Session, compile, known, lift_limits};
+use crate::session::{CompileOptions, Compiled, Mode, Program, Session, check_part, compile, known, lift_limits};
 use crate::tensor::Tensor;
 use crate::trace::Frame;
-use crate::train::{Precision, SCALARS, TrainOptions, training_step};
-use std::collections::BTreeMap;
+use crate::train::{Precision, SCALARS, TrainOptions, freeze_others, training_step};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Decides everything about the training of a graph without a device: lifts, differentiates, appends the optimiser,
@@ -33,6 +33,7 @@ pub fn compile_training(
     options: &CompileOptions,
 ) -> Result<Compiled, Error> {
     forward.verify()?;
+    let train = &freeze_others(forward, train);
     let (graph, mut report) = match options.mode == Mode::Fused && options.lift {
         true => lift_within(forward, &training_lift_limits(train, caps))?,
         false => (forward.clone(), Default::default()),
@@ -131,18 +132,20 @@ impl Session {
         let options = &self.with_preloaded(options);
         let compiled = self.tuned(compile_training(forward, train, &self.limits(options), options)?, options)?;
         let program = self.load(compiled, params, options)?;
-        let graph = &program.compiled().graph;
+        // in every mode those of the graph as written, also what its loss is not made of
+        let states = storages(&program.compiled().graph).filter(|(trained, _)| *trained);
+        let states: BTreeSet<&str> = states.flat_map(|(_, s)| &s.parts).map(|part| part.name.as_str()).collect();
         let mut frozen = BTreeMap::new();
-        for (_, storage) in storages(graph).filter(|(trained, _)| !trained) {
-            for part in &storage.parts {
-                // loading has found it
+        for (_, storage) in storages(forward) {
+            for part in storage.parts.iter().filter(|part| !states.contains(part.name.as_str())) {
+                check_part(part, storage.dtype, &forward.layout, params)?;
                 if let Some(value) = params.get(&part.name) {
                     frozen.insert(part.name.clone(), value.into_owned());
                 }
             }
         }
         let progress = Mutex::new(Progress { steps: 0, seed: train.seed, frozen });
-        Ok(Trainer { session: self.clone(), program, options: train.clone(), progress })
+        Ok(Trainer { session: self.clone(), program, options: freeze_others(forward, train), progress })
     }
 }
 

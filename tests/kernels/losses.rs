@@ -1,7 +1,7 @@
 //! Cross entropies and their gradients.
 
 use crate::common::{BOTH, Case, EVERY, OTHERS, Result, each, floats, full, random, repeats, tensor};
-use kiln::graph::{CrossEntropyAttrs, DType, Op, ValueId};
+use kiln::graph::{CrossEntropy, CrossEntropyAttrs, DType, Op, ValueId};
 use kiln::tensor::Tensor;
 
 fn attrs(axis: usize, ignore_index: Option<i32>, label_smoothing: f32) -> CrossEntropyAttrs {
@@ -170,5 +170,19 @@ fn rows_where_numbers_run_out() -> Result {
         }
     }
     c.check(1e-5, &BOTH);
+    Ok(())
+}
+
+#[test]
+fn the_mean_loss_of_no_targets_is_0() -> Result {
+    let mut c = Case::new();
+    let (x, t) = (c.input(full(DType::F32, &[0, 3], 0.0)), c.input(Tensor::i32([0], &[])));
+    for ignore_index in [None, Some(-100)] {
+        let loss = c.b.cross_entropy(x, t, CrossEntropy { ignore_index, ..CrossEntropy::default() });
+        c.output(format!("{ignore_index:?}"), loss);
+    }
+    let (graph, params, inputs) = c.finish();
+    assert!(kiln::reference::evaluate(&graph, &params, &inputs)?.values().all(|loss| loss.data == [0.0]));
+    crate::common::check(&graph, &params, &inputs, 0.0, &BOTH);
     Ok(())
 }

@@ -172,3 +172,17 @@ fn indices_made_on_the_device_are_moved_to_the_nearest_row() -> Result {
     });
     Ok(())
 }
+
+#[test]
+fn statistics_of_rows_without_elements_are_nan() -> Result {
+    let mut c = Case::new();
+    let x = c.input(tensor(DType::F32, &[2, 0], &[]));
+    let none = c.parameter(tensor(DType::F32, &[0], &[]));
+    let y = c.b.layernorm(x, none, none, 1e-5)?;
+    c.output("mean", Ok(ValueId { output: 1, ..y }));
+    c.output("rstd", Ok(ValueId { output: 2, ..y }));
+    let y = c.b.rmsnorm(x, none, 1e-5)?;
+    c.output("of rms norm", Ok(ValueId { output: 1, ..y }));
+    c.check(F32, &[BOTH, OTHERS].concat());
+    Ok(())
+}

@@ -4,11 +4,13 @@ use super::device::{refs, session};
 use super::trained::{GOLDENS, Golden, Named, golden_options};
 use super::{batch, bytes, network, options, params, trainer};
 use kiln::Error;
+use kiln::graph::{Builder, DType, TensorType};
 use kiln::model::{Checkpoint, Loss};
 use kiln::session::{CompileOptions, Mode};
 use kiln::tensor::Tensor;
 use kiln::train::{Group, Names, Optimiser, TrainOptions};
 use kiln::trainer::Trainer;
+use std::collections::BTreeMap;
 use std::fs;
 
 #[test]
@@ -265,4 +267,47 @@ fn an_inference_program_has_the_present_weights() {
     assert_ne!(second, first);
     let fresh = session.compile(&graph, &trainer.parameters().unwrap(), &compile).unwrap();
     assert_eq!(fresh.run(&input).unwrap()["output"], second);
+}
+
+/// As PyTorch's optimisers leave parameters alone that have no gradient, and its `state_dict` has them.
+#[test]
+fn what_the_loss_is_not_made_of_is_kept_and_saved_in_every_mode() {
+    let Some(session) = session() else { return };
+    let mut b = Builder::new();
+    let f32s = |dims: &[usize]| TensorType::new(DType::F32, dims.to_vec());
+    let x = b.input("x", f32s(&[3, 2])).unwrap();
+    let [w, other, _] = ["w", "other", "unread"].map(|name| b.parameter(name, f32s(&[2, 2])).unwrap());
+    let y = b.linear(x, w, None).unwrap();
+    let loss = b.mean(y, &[0, 1]).unwrap();
+    b.output("loss", loss).unwrap();
+    let beside = b.linear(x, other, None).unwrap();
+    b.output("beside", beside).unwrap();
+    let graph = b.finish().unwrap();
+    let ones = Tensor::f32([2, 2], &[1.0; 4]);
+    let params: BTreeMap<String, Tensor> = ["w", "other", "unread"].map(|name| (name.to_owned(), ones.clone())).into();
+    let dir = tempfile::tempdir().unwrap();
+    let x = Tensor::f32([3, 2], &[1.0; 6]);
+    let modes = [Mode::Fused, Mode::Recorded, Mode::Eager];
+    let groups = vec![Group::frozen(Names::Exactly(vec!["unread".into()]))];
+    let train = TrainOptions { optimiser: Optimiser::adamw(0.1), groups, ..options() };
+    let make = |mode| session.trainer(&graph, &params, &train, &CompileOptions::mode(mode)).unwrap();
+    for mode in modes {
+        let trainer = make(mode);
+        trainer.step(&[("x", &x)]).unwrap();
+        let after = trainer.parameters().unwrap();
+        assert!(after.keys().eq(params.keys()), "{mode}: {:?}", after.keys());
+        assert_eq!([&after["other"], &after["unread"]], [&ones; 2], "{mode}");
+        assert_ne!(after["w"], ones, "{mode}");
+        trainer.save(dir.path()).unwrap();
+        for other in modes {
+            let next = make(other);
+            next.load(dir.path()).unwrap_or_else(|e| panic!("{mode}, {other}: {e}"));
+            assert_eq!(bytes(&next.parameters().unwrap()), bytes(&after), "{mode}, {other}");
+        }
+    }
+    let missing = BTreeMap::from([("w".to_owned(), ones.clone()), ("other".to_owned(), ones)]);
+    for mode in modes {
+        let error = session.trainer(&graph, &missing, &train, &CompileOptions::mode(mode)).err().unwrap().to_string();
+        assert!(error.starts_with("parameter \"unread\""), "{mode}: {error}");
+    }
 }

@@ -172,7 +172,7 @@ fn errors_say_what_was_expected_what_came_and_what_to_do() {
     b.output("loss", x).unwrap();
     assert_eq!(
         error(&b.finish().unwrap(), defaults()),
-        "no parameter is trained: the graph reads none; build it with b.parameter(…) for what is to be trained"
+        "no parameter is trained: the loss is made of none; build it with b.parameter(…) for what is to be trained"
     );
     let named = |output: &str, state: &str| {
         let mut b = Builder::new();
