@@ -117,6 +117,9 @@ pub struct DeviceCaps {
     pub cpu: bool,
 }
 
+/// The most bytes that a kernel binds, all of which it counts in 32 bits.
+pub(crate) const MOST_BOUND: u64 = (1 << 32) - 256;
+
 impl DeviceCaps {
     /// WebGPU's default limits without any optional feature: what every adapter offers.
     pub const PORTABLE: DeviceCaps = DeviceCaps {
@@ -173,9 +176,9 @@ impl DeviceCaps {
 
     /// These caps with alignments that copies and uniform words can live with, and bindings that kernels count in 32 bits,
     /// whatever was asked for.
-    pub fn aligned(&self) -> DeviceCaps {
+    pub fn usable(&self) -> DeviceCaps {
         DeviceCaps {
-            max_binding_bytes: self.max_binding_bytes.min((1 << 32) - 256),
+            max_binding_bytes: self.max_binding_bytes.min(MOST_BOUND),
             storage_align: self.storage_align.clamp(16, 1 << 20).next_power_of_two(),
             uniform_align: self.uniform_align.clamp(16, 1 << 20).next_power_of_two(),
             ..self.clone()

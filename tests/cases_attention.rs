@@ -419,6 +419,28 @@ fn a_batch_over_the_binding_limit_is_cut_at_its_entries() {
 }
 
 #[test]
+fn packed_operands_whose_parts_fit_a_binding_are_copied_apart() {
+    let Some(session) = session() else { return };
+    let (heads, width) = (2, 12);
+    let mut b = Builder::new();
+    let qkv = b.input("qkv", TensorType::new(DType::F32, [1, 19, 3 * width])).unwrap();
+    let [q, k, v] = [0, 1, 2].map(|i| b.slice(qkv, 2, i * width, width).unwrap());
+    let out = b.attention(q, k, v, heads, 0.3, true, None, None).unwrap();
+    b.output("out", out).unwrap();
+    let graph = b.finish().unwrap();
+    let inputs = device::named([("qkv", fill_as(DType::F32, &[1, 19, 3 * width], |i| noise(8, i)))]);
+    let expected = evaluate(&graph, &Named::new(), &inputs).unwrap();
+    for cpu in [true, false] {
+        // a part has 912 bytes, and its window in what is packed 2,640
+        let limits = DeviceCaps { cpu, max_binding_bytes: 1536, ..session.caps().clone() };
+        let options = CompileOptions { limits: Some(limits), ..poisoned(Mode::Fused) };
+        let program = session.compile(&graph, &Named::new(), &options).unwrap_or_else(|e| panic!("{e}"));
+        let out = program.run(&refs(&inputs)).unwrap();
+        device::assert_close("copied", &out, &expected, 1e-5);
+    }
+}
+
+#[test]
 fn checked_kernels_give_the_same() {
     let Some(session) = session() else { return };
     let case = Case::noise(2, 2, [33, 40], 20).mask(&[40], |i| noise(7, i)).lengths(&[40, 5]).causal();

@@ -24,7 +24,7 @@ pub struct Plan {
 /// What tuning took and found.
 pub struct Tuned {
     pub seconds: f64,
-    /// Of the launches that kernels' models choose, to the fastest; `None` if nothing was timed.
+    /// Of the launches that kernels' models choose, to those that were chosen; `None` if nothing was timed.
     pub ratio: Option<f64>,
 }
 

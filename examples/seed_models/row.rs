@@ -37,7 +37,7 @@ pub struct Row {
     pub first_run_s: f64,
     /// What it took to tune, ahead of the first run.
     pub tuning_s: Option<f64>,
-    /// How many times as long as the fastest ones the launches take that kernels' models choose, where both were timed.
+    /// How many times as long as the chosen ones the launches take that kernels' models choose, where both were timed.
     pub tuning_ratio: Option<f64>,
     /// Where the program is not what was asked for.
     pub findings: Vec<String>,

@@ -20,9 +20,9 @@ mod writer;
 pub use checkpoint::Checkpoint;
 pub use error::GradError;
 pub(crate) use error::to_loss;
-pub(crate) use walk::gradients_since;
+pub(crate) use walk::{carries, gradients_since};
 
-use crate::graph::{Disposition, Graph, Node, NodeId, Op, Part, Storage, StorageId, ValueId};
+use crate::graph::{Disposition, Graph, NodeId, Op, Part, Storage, StorageId, ValueId};
 use std::collections::BTreeMap;
 use writer::Writer;
 
@@ -88,9 +88,9 @@ pub fn differentiate(
         name: loss.to_owned(),
         known: graph.outputs().iter().map(|o| o.name.as_str()).collect::<Vec<_>>().join(", "),
     })?;
-    let nodes = parameter_nodes(graph);
-    let chosen = choose(graph, &nodes, parameters)?;
-    let wrt: Vec<ValueId> = chosen.keys().map(|id| nodes[id]).collect();
+    let chosen = choose(graph, parameters)?;
+    let wrt: Vec<ValueId> =
+        graph.parameters().filter(|(id, _)| chosen.contains_key(id)).map(|(_, node)| node.into()).collect();
     let mut new = graph.clone();
     let gradients = gradients_checkpointed(&mut new, output.value, &wrt, checkpoint)?;
     let mut w = Writer::new(&mut new);
@@ -105,22 +105,9 @@ pub fn differentiate(
     Ok(new)
 }
 
-/// The node of each storage that has one.
-fn parameter_nodes(graph: &Graph) -> BTreeMap<StorageId, ValueId> {
-    let node = |(id, node): (NodeId, &Node)| match node.op {
-        Op::Parameter(storage) => Some((storage, id.into())),
-        _ => None,
-    };
-    graph.nodes().filter_map(node).collect()
-}
-
 /// The parameters whose gradients are asked for, by storage.
-fn choose<'g>(
-    graph: &'g Graph,
-    nodes: &BTreeMap<StorageId, ValueId>,
-    parameters: Parameters,
-) -> Result<BTreeMap<StorageId, Vec<&'g Part>>, GradError> {
-    let parts = || nodes.keys().flat_map(|id| graph.layout.get(*id).parts.iter().map(|part| (*id, part)));
+fn choose<'g>(graph: &'g Graph, parameters: Parameters) -> Result<BTreeMap<StorageId, Vec<&'g Part>>, GradError> {
+    let parts = || graph.parameters().flat_map(|(id, _)| graph.layout.get(id).parts.iter().map(move |part| (id, part)));
     if let Parameters::Named(names) = parameters
         && let Some(name) = names.iter().find(|name| !parts().any(|(_, part)| part.name == **name))
     {

@@ -168,7 +168,7 @@ fn zeros(w: &mut Writer, value: ValueId) -> Value {
 }
 
 /// Whether values of a type have gradients.
-fn carries(ty: &TensorType) -> bool {
+pub(crate) fn carries(ty: &TensorType) -> bool {
     matches!(ty.dtype, DType::F32 | DType::F16)
 }
 

@@ -128,6 +128,11 @@ impl Graph {
         &self.updates
     }
 
+    /// The storages that are read, in order, and the node of each.
+    pub fn parameters(&self) -> impl Iterator<Item = (StorageId, NodeId)> {
+        self.parameters.iter().map(|(storage, node)| (*storage, *node))
+    }
+
     /// The inputs that a run is given: those that are not state.
     pub fn inputs(&self) -> impl Iterator<Item = (NodeId, &Node)> {
         self.nodes().filter(|(id, n)| n.op == Op::Input && !self.is_state(*id))

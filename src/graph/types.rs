@@ -63,9 +63,9 @@ pub(crate) fn nearest_bf16(x: f64) -> bf16 {
     bf16::from_f32(round_to_odd(x))
 }
 
-/// f64 → f32 such that a further rounding to f16 or bf16 gives what one rounding would: what is cut off leaves the last bit
-/// set. (half's `from_f64` rounds twice on processors with F16C, and elsewhere forgets the lowest bits.) Boldo and Melquiond, "Emulation of FMA and correctly
-/// rounded sums: proved algorithms using rounding to odd", 2008.
+/// f64 → f32 such that a further rounding to f16 or bf16 gives what one rounding would: what is cut off leaves the last
+/// bit set. (half's `from_f64` rounds twice on processors with F16C, and elsewhere forgets the lowest bits.) Boldo and
+/// Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008.
 fn round_to_odd(x: f64) -> f32 {
     let nearest = x as f32;
     let mut bits = nearest.to_bits();

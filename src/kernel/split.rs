@@ -2,7 +2,7 @@
 //! kernel.
 
 use super::{KernelError, Operand};
-use crate::caps::DeviceCaps;
+use crate::caps::{DeviceCaps, MOST_BOUND};
 use crate::graph::DType;
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ pub fn split_rows(rows: usize, row_bytes: &[u64], caps: &DeviceCaps) -> Option<V
 
 /// The most bytes that a kernel binds: what it counts in 32 bits, whatever the device takes.
 pub(super) fn limit(caps: &DeviceCaps) -> u64 {
-    caps.max_binding_bytes.min(u32::MAX as u64)
+    caps.max_binding_bytes.min(MOST_BOUND)
 }
 
 /// The fewest rows after which every tensor is at an aligned offset again.

@@ -140,7 +140,7 @@ impl Selector<'_> {
         self.emit(id, "", launches, &[out.tensor], None)
     }
 
-    /// The launches; an operand that the kernel cannot read as it lies is copied.
+    /// The launches; an operand that the kernel cannot read as it lies, or that no binding covers so, is copied.
     fn retry(
         &mut self,
         id: NodeId,
@@ -150,6 +150,11 @@ impl Selector<'_> {
         loop {
             match launches(self, operands) {
                 Err(KernelError::Layout { operand }) => {
+                    operands[operand] = self.copy(id, &operands[operand].clone())?
+                }
+                Err(KernelError::Binding { operand, .. })
+                    if operands.get(operand).is_some_and(|o| !o.view.is_dense()) =>
+                {
                     operands[operand] = self.copy(id, &operands[operand].clone())?
                 }
                 other => return Ok(other?),

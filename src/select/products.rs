@@ -129,11 +129,10 @@ impl Selector<'_> {
             let c = cut(&c);
             let mut parts: Vec<(TensorId, DType, View)> =
                 located.iter().map(|l| (l.tensor, l.dtype, cut(&with_row(l.view.broadcast(dims))))).collect();
-            let (mut copied, mut copied_a) = (false, false);
+            let mut copied = false;
             let lead = c.dims[..c.dims.len() - 2].to_vec();
-            // all rows are one matrix's where the right operand has no batch
-            let batch = if b.view.dims.len() > 2 { 1 } else { lead.iter().product() };
-            let sizes = [batch * c.dims[c.dims.len() - 2], columns.len(), k];
+            let views = parts.iter().map(|(_, _, view)| view);
+            let sizes = [Matmul::rows(&stretch_a(&a.view, &c.dims), &b.view, &c, views), columns.len(), k];
             let operands = [(node.inputs[0], &a), (node.inputs[1], &b)];
             let on_units = self.on_units(id, operands, sizes, bindings)?;
             let exponents = on_units
@@ -163,9 +162,7 @@ impl Selector<'_> {
                 match matmul.launches(self.caps) {
                     Err(KernelError::Layout { operand: 0 }) => a = self.copy(id, &a)?,
                     // rows that lie apart can be cut
-                    Err(KernelError::Binding { operand: 0, .. }) if !copied_a && !a.view.is_dense() => {
-                        (a, copied_a) = (self.copy(id, &a)?, true);
-                    }
+                    Err(KernelError::Binding { operand: 0, .. }) if !a.view.is_dense() => a = self.copy(id, &a)?,
                     // a piece whose columns lie far apart reaches further than its own bytes
                     Err(KernelError::Layout { operand: 1 } | KernelError::Binding { operand: 1, .. }) if !copied => {
                         (b, copied) = (self.copy(id, &b)?, true);

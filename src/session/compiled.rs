@@ -63,7 +63,7 @@ pub fn compile(graph: &Graph, caps: &DeviceCaps, options: &CompileOptions) -> Re
         return Err(Error::Option { option, expected, got: "0".into() });
     }
     graph.verify()?;
-    let caps = &caps.aligned();
+    let caps = &caps.usable();
     let mut clock = Clock::start(true);
     let mut report = FuseReport::default();
     let written = graph.as_written();
@@ -103,7 +103,7 @@ pub(crate) fn lift_limits(caps: &DeviceCaps) -> LiftLimits {
 impl Compiled {
     /// The same graph with kernels, memory and a recording that these caps and choices give.
     pub(super) fn with(self, caps: &DeviceCaps, options: &CompileOptions) -> Result<Compiled, Error> {
-        let caps = &caps.aligned();
+        let caps = &caps.usable();
         let mut clock = Clock::start(true);
         let selected = clock.time("select", || select(&self.graph, caps, options.precision, &options.choices))?;
         for d in &selected.decisions {

@@ -69,7 +69,7 @@ impl Session {
         self.open_pipelines(options);
         let device = Device {
             gpu: &self.gpu,
-            caps: &self.limits(options).aligned(),
+            caps: &self.limits(options).usable(),
             precision: options.precision,
             checked: options.checked,
         };
@@ -101,7 +101,7 @@ impl Session {
     pub(crate) fn with_preloaded(&self, options: &CompileOptions) -> CompileOptions {
         let files = self.kept.lock();
         let Some(preloaded) = &files.preloaded else { return options.clone() };
-        let limits = crate::tune::Limits::of(&self.limits(options).aligned(), options.checked);
+        let limits = crate::tune::Limits::of(&self.limits(options).usable(), options.checked);
         let mut choices = preloaded.choices(&limits);
         choices.extend(options.choices.iter().map(|(problem, config)| (problem.clone(), config)));
         CompileOptions { choices, ..options.clone() }

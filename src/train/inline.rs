@@ -28,7 +28,7 @@ impl Sources {
                     return Err(TrainError::Updated { name: node.name.clone() });
                 }
                 Op::Parameter(storage) => {
-                    sources.parameters.entry(storage).or_insert_with(|| new.push_parameter(storage));
+                    sources.parameters.insert(storage, new.push_parameter(storage));
                 }
                 Op::Input if forward.is_state(id) => {
                     let state = new.push_input(node.outputs[0].clone(), node.name.clone());
@@ -103,7 +103,8 @@ impl Sources {
     /// Lets the forward graph's states take what the last micro-batch left, in a step that counts.
     pub fn update(self, new: &mut Graph, counts: Option<ValueId>) -> Result<(), TrainError> {
         for (state, mut value) in self.states.into_values() {
-            if let Some(counts) = counts {
+            // one that takes itself stays as it is
+            if let Some(counts) = counts.filter(|_| value != state.into()) {
                 let name = format!("skip.{}", new.node(state).name);
                 value = keep_unless(new, counts, value, state.into(), &name)?;
             }

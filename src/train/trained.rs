@@ -3,6 +3,7 @@
 
 use super::options::{Group, Names, Setting};
 use super::{TrainError, TrainOptions};
+use crate::grad::carries;
 use crate::graph::{DType, Graph, Op, Part, Storage, StorageId, ValueId};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -60,14 +61,14 @@ pub(crate) fn freeze_others(forward: &Graph, options: &TrainOptions) -> TrainOpt
     options
 }
 
-/// The storages that a value is made of, in order.
+/// The storages that a value is made of by way of values that have gradients, in order.
 fn made_of(graph: &Graph, value: ValueId) -> BTreeSet<StorageId> {
     let mut live = vec![false; graph.nodes().len()];
     live[value.node.0] = true;
     let mut storages = BTreeSet::new();
     for (id, node) in graph.nodes().rev().filter(|(id, _)| id.0 <= value.node.0) {
         if live[id.0] {
-            node.inputs.iter().for_each(|v| live[v.node.0] = true);
+            node.inputs.iter().filter(|v| carries(graph.ty(**v))).for_each(|v| live[v.node.0] = true);
             storages.extend(parameter(&node.op));
         }
     }

@@ -4,7 +4,7 @@
 //! `model.safetensors` has every parameter under PyTorch's name and nothing else, so that
 //! `load_state_dict(load_file(…), strict=True)` takes it. `optimizer.safetensors` has the moments of what is trained, each
 //! under its parameter's name behind `adam.m.`, `adam.v.` or `sgd.momentum.`, and every other state behind `state.`; its
-//! metadata hold the optimiser's name, the seed and the number of steps, which the other file has as well.
+//! metadata hold the optimiser's name and betas, the seed and the number of steps, which the other file has as well.
 
 use super::{Progress, Trainer, split, storages};
 use crate::error::Error;
@@ -42,7 +42,7 @@ impl Trainer {
                 Place::Moments(moment, storage) => {
                     let parts = storage.parts.iter().zip(split(storage, &format!("{moment}."), &whole));
                     // a storage that lift packed may have some that are frozen
-                    others.extend(parts.filter(|(p, _)| self.options.trains(p)).map(|(_, kept)| kept));
+                    others.extend(parts.filter(|(p, _)| self.training.trains(p)).map(|(_, kept)| kept));
                 }
                 Place::Other => {
                     others.insert(format!("state.{state}"), whole);
@@ -92,7 +92,7 @@ impl Trainer {
             match place {
                 Place::Weights(_) => {}
                 Place::Moments(moment, storage) => {
-                    storage.parts.iter().filter(|p| self.options.trains(p)).for_each(|p| {
+                    storage.parts.iter().filter(|p| self.training.trains(p)).for_each(|p| {
                         others.add(&format!("{moment}.{}", p.name), storage.dtype, p.shape.clone());
                     });
                 }

@@ -11,7 +11,7 @@ pub use report::{StepReport, Steps};
 
 use crate::caps::DeviceCaps;
 use crate::error::Error;
-use crate::graph::{DROPOUT_COUNTER, DType, Graph, Op, Shape, Storage, TensorType};
+use crate::graph::{DROPOUT_COUNTER, DType, Graph, Shape, Storage, TensorType};
 use crate::lift::{LiftLimits, lift_within};
 use crate::model::ParamSource;
 use crate::session::{CompileOptions, Compiled, Mode, Program, Session, check_part, compile, known, lift_limits};
@@ -33,7 +33,7 @@ pub fn compile_training(
     options: &CompileOptions,
 ) -> Result<Compiled, Error> {
     forward.verify()?;
-    let train = &freeze_others(forward, train);
+    let (train, caps) = (&freeze_others(forward, train), &caps.usable());
     let (graph, mut report) = match options.mode == Mode::Fused && options.lift {
         true => lift_within(forward, &training_lift_limits(train, caps))?,
         false => (forward.clone(), Default::default()),
@@ -101,6 +101,8 @@ pub struct Trainer {
     session: Session,
     program: Program,
     options: TrainOptions,
+    /// These with what the loss is not made of frozen.
+    training: TrainOptions,
     /// Held while steps are submitted, so that their numbers follow each other on the device.
     progress: Mutex<Progress>,
 }
@@ -145,18 +147,19 @@ impl Session {
             }
         }
         let progress = Mutex::new(Progress { steps: 0, seed: train.seed, frozen });
-        Ok(Trainer { session: self.clone(), program, options: freeze_others(forward, train), progress })
+        Ok(Trainer {
+            session: self.clone(),
+            program,
+            options: train.clone(),
+            training: freeze_others(forward, train),
+            progress,
+        })
     }
 }
 
-/// The storages that a graph reads, each once, and whether it is trained; copies apart.
+/// The storages that a graph reads, and whether each is trained; copies apart.
 fn storages(graph: &Graph) -> impl Iterator<Item = (bool, &Storage)> {
-    let read = graph.nodes().filter_map(|(id, node)| match node.op {
-        Op::Parameter(storage) => Some((storage, graph.is_state(id))),
-        _ => None,
-    });
-    let read: BTreeMap<_, _> = read.collect();
-    let all = read.into_iter().map(|(storage, trained)| (trained, graph.layout.get(storage)));
+    let all = graph.parameters().map(|(storage, node)| (graph.is_state(node), graph.layout.get(storage)));
     all.filter(|(_, storage)| storage.copy_of.is_none())
 }
 

@@ -34,7 +34,7 @@ pub struct Answer {
     pub uses: usize,
     /// What the model chooses.
     pub default: Config,
-    /// What is chosen: the fastest, or the model's choice where that is hardly slower.
+    /// What is chosen: the fastest of those that save enough to be taken, or else the model's choice.
     pub best: Config,
     /// Least times of the candidates, the model's choice first; of an answer that was kept those of both choices alone.
     pub times: Vec<(Config, Duration)>,

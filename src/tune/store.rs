@@ -52,11 +52,11 @@ pub struct Entry {
     pub limits: Limits,
     /// The kernel, all that changes it, and its sizes.
     pub problem: Problem,
-    /// The fastest.
+    /// What was chosen.
     pub config: Config,
     /// The time of the model's choice, nanoseconds.
     pub default_ns: u64,
-    /// The time of the fastest.
+    /// The time of what was chosen.
     pub best_ns: u64,
 }
 

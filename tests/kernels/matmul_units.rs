@@ -370,5 +370,18 @@ fn a_linear_s_rows_are_those_of_all_batch_entries() -> Result {
             assert!(kernels(program).contains(&"matmul_units"), "{dims:?}: {:?}", kernels(program));
         });
     }
+    // a row for each position, whatever the batch entry: entries are matrices of their own, of 3 rows
+    let mut case = Case::new();
+    let x = case.input(random(DType::F32, &[20, 3, 32], 1));
+    let w = case.parameter(random(DType::F32, &[24, 32], 2));
+    let y = case.b.linear(x, w, None)?;
+    let positions = case.parameter(random(DType::F32, &[3, 24], 3));
+    let y = case.b.add(y, positions);
+    case.output("y", y);
+    check(case.finish(), &options(session, 4, High), HIGH, |program| {
+        let names = kernels(program);
+        let units = names.contains(&"matmul_units");
+        assert_eq!(names.contains(&"exponents"), units, "exponents that nothing reads: {names:?}");
+    });
     Ok(())
 }

@@ -4,7 +4,7 @@ use super::device::{refs, session};
 use super::trained::{GOLDENS, Golden, Named, golden_options};
 use super::{batch, bytes, network, options, params, trainer};
 use kiln::Error;
-use kiln::graph::{Builder, DType, TensorType};
+use kiln::graph::{Builder, Comparison, DType, TensorType};
 use kiln::model::{Checkpoint, Loss};
 use kiln::session::{CompileOptions, Mode};
 use kiln::tensor::Tensor;
@@ -276,15 +276,20 @@ fn what_the_loss_is_not_made_of_is_kept_and_saved_in_every_mode() {
     let mut b = Builder::new();
     let f32s = |dims: &[usize]| TensorType::new(DType::F32, dims.to_vec());
     let x = b.input("x", f32s(&[3, 2])).unwrap();
-    let [w, other, _] = ["w", "other", "unread"].map(|name| b.parameter(name, f32s(&[2, 2])).unwrap());
-    let y = b.linear(x, w, None).unwrap();
+    let [w, other, limits, _] =
+        ["w", "other", "limits", "unread"].map(|name| b.parameter(name, f32s(&[2, 2])).unwrap());
+    // a comparison ends the way back
+    let below = b.compare(Comparison::Less, w, limits).unwrap();
+    let chosen = b.select(below, w, w).unwrap();
+    let y = b.linear(x, chosen, None).unwrap();
     let loss = b.mean(y, &[0, 1]).unwrap();
     b.output("loss", loss).unwrap();
     let beside = b.linear(x, other, None).unwrap();
     b.output("beside", beside).unwrap();
     let graph = b.finish().unwrap();
     let ones = Tensor::f32([2, 2], &[1.0; 4]);
-    let params: BTreeMap<String, Tensor> = ["w", "other", "unread"].map(|name| (name.to_owned(), ones.clone())).into();
+    let params: BTreeMap<String, Tensor> =
+        ["w", "other", "limits", "unread"].map(|name| (name.to_owned(), ones.clone())).into();
     let dir = tempfile::tempdir().unwrap();
     let x = Tensor::f32([3, 2], &[1.0; 6]);
     let modes = [Mode::Fused, Mode::Recorded, Mode::Eager];
@@ -296,7 +301,8 @@ fn what_the_loss_is_not_made_of_is_kept_and_saved_in_every_mode() {
         trainer.step(&[("x", &x)]).unwrap();
         let after = trainer.parameters().unwrap();
         assert!(after.keys().eq(params.keys()), "{mode}: {:?}", after.keys());
-        assert_eq!([&after["other"], &after["unread"]], [&ones; 2], "{mode}");
+        assert_eq!(["other", "limits", "unread"].map(|name| &after[name]), [&ones; 3], "{mode}");
+        assert_eq!(trainer.options(), &train, "{mode}");
         assert_ne!(after["w"], ones, "{mode}");
         trainer.save(dir.path()).unwrap();
         for other in modes {
@@ -305,7 +311,7 @@ fn what_the_loss_is_not_made_of_is_kept_and_saved_in_every_mode() {
             assert_eq!(bytes(&next.parameters().unwrap()), bytes(&after), "{mode}, {other}");
         }
     }
-    let missing = BTreeMap::from([("w".to_owned(), ones.clone()), ("other".to_owned(), ones)]);
+    let missing: BTreeMap<String, Tensor> = ["w", "other", "limits"].map(|name| (name.to_owned(), ones.clone())).into();
     for mode in modes {
         let error = session.trainer(&graph, &missing, &train, &CompileOptions::mode(mode)).err().unwrap().to_string();
         assert!(error.starts_with("parameter \"unread\""), "{mode}: {error}");

@@ -105,6 +105,20 @@ fn a_skipped_step_leaves_the_forward_graph_s_states_as_they_are() {
 }
 
 #[test]
+fn a_state_that_keeps_its_value_costs_nothing_where_steps_are_skipped() {
+    let mut b = Builder::new();
+    let x = b.state("x", f32s(&[2])).unwrap();
+    b.update(x, x).unwrap();
+    let w = b.parameter("w", f32s(&[2])).unwrap();
+    let y = b.mul(x, w).unwrap();
+    let loss = b.sum(y, &[0]).unwrap();
+    b.output("loss", loss).unwrap();
+    let step = training_step(&b.finish().unwrap(), &TrainOptions { skip_non_finite: true, ..sgd(0.0) }).unwrap();
+    let (state, value) = step.updates().iter().find(|(state, _)| step.node(*state).name == "x").unwrap();
+    assert_eq!(*value, (*state).into());
+}
+
+#[test]
 fn an_infinite_gradient_makes_the_others_0_where_norms_are_clipped() {
     // as torch.nn.utils.clip_grad_norm_: the norm is infinite, and the factor 0
     let mut b = Builder::new();

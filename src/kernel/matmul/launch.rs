@@ -114,6 +114,17 @@ impl Matmul<'_> {
         Ok(launches)
     }
 
+    /// How many rows one matrix of a (…, M, K) · b (…, K, N) = c has: those of all batch entries where b has no batch and
+    /// a, c and what the epilogue reads lie as if there were none.
+    pub fn rows<'a>(a: &'a View, b: &View, c: &'a View, extras: impl Iterator<Item = &'a View>) -> usize {
+        let last = c.dims.len() - 1;
+        if b.dims.len() > 2 {
+            return c.dims[last - 1];
+        }
+        let lists: Vec<&[usize]> = [a, c].into_iter().chain(extras).map(|view| &view.strides[..last]).collect();
+        coalesce(&c.dims[..last], &lists).0.last().copied().unwrap_or(1)
+    }
+
     /// Whether matrix units make a product of (batch, M, K) and (batch, K, N), stored in this type, on a device: not where
     /// it is so small that most of a matrix would be empty, or no tile fits.
     pub fn takes_units([m, n, k]: [usize; 3], dtype: DType, units: Units, caps: &DeviceCaps) -> bool {
@@ -202,7 +213,8 @@ impl Matmul<'_> {
         };
         let KernelError::Binding { operand, .. } = error else { return Err(error) };
         // where its window reaches furthest: along batch entries, rows, or B's columns where those lie apart
-        let Some(o) = q.operands.iter().chain(&q.exponents).nth(operand) else { return Err(error) };
+        // exponents are smaller than what they are of
+        let Some(o) = q.operands.get(operand) else { return Err(error) };
         let lead = (0..q.lead.len()).filter(|d| q.lead[*d] > 1).map(|d| (q.lead[d], o.lead[d], Some(d)));
         let columns = (operand == 1 && o.n != 1 && q.n > 4).then_some((q.n, o.n, None));
         let reach = |(size, stride, _): &(usize, usize, Option<usize>)| (size - 1) * stride;
