@@ -252,6 +252,7 @@ fn small_limits() -> Vec<(&'static str, DeviceCaps)> {
         ("64 KiB a binding", DeviceCaps { max_binding_bytes: 64 << 10, ..gpu.clone() }),
         ("64 KiB a binding, cpu", DeviceCaps { max_binding_bytes: 64 << 10, cpu: true, ..gpu.clone() }),
         ("16 KiB a binding", DeviceCaps { max_binding_bytes: 16 << 10, ..gpu.clone() }),
+        ("4 KiB a binding", DeviceCaps { max_binding_bytes: 4 << 10, ..gpu.clone() }),
         ("7 groups", DeviceCaps { max_groups: 7, ..gpu.clone() }),
         ("4 buffers", DeviceCaps { max_storage_buffers: 4, ..gpu.clone() }),
         ("4 KiB of workgroup memory", DeviceCaps { workgroup_bytes: 4 << 10, ..gpu.clone() }),
@@ -296,5 +297,5 @@ fn under_small_limits_the_numbers_are_right_or_the_error_names_the_limit() {
             }
         }
     }
-    assert_eq!(refused, ["16 KiB a binding"], "a packed projection is wider than that");
+    assert_eq!(refused, ["4 KiB a binding"], "a norm's second operand is larger than that and is not split");
 }
