@@ -4,7 +4,7 @@
 use super::options::{Group, Names, Setting};
 use super::{TrainError, TrainOptions};
 use crate::grad::carries;
-use crate::graph::{DType, Graph, Op, Part, Storage, StorageId, ValueId};
+use crate::graph::{DType, Graph, Part, Storage, StorageId, ValueId};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -24,6 +24,9 @@ impl Trained {
     pub fn all(graph: &Graph, loss: ValueId, options: &TrainOptions) -> Result<Vec<Trained>, TrainError> {
         check_groups(graph, options)?;
         let read = made_of(graph, loss);
+        if read.is_empty() {
+            return Err(TrainError::NoParameters);
+        }
         let mut all = Vec::new();
         for id in &read {
             let storage = graph.layout.get(*id);
@@ -35,9 +38,6 @@ impl Trained {
                 return Err(TrainError::ParameterType { name: storage.name.clone(), got: storage.dtype });
             }
             all.push(Trained { storage: *id, rows });
-        }
-        if read.is_empty() {
-            return Err(TrainError::NoParameters);
         }
         if all.is_empty() {
             let parameters = read.iter().map(|id| graph.layout.get(*id).parts.len()).sum();
@@ -53,7 +53,9 @@ pub(crate) fn freeze_others(forward: &Graph, options: &TrainOptions) -> TrainOpt
     let mut options = options.clone();
     let Some(loss) = forward.outputs().iter().find(|o| o.name == "loss") else { return options };
     let read = made_of(forward, loss.value);
-    let others = forward.layout.iter().filter(|(id, _)| !read.contains(id)).flat_map(|(_, s)| &s.parts);
+    // by nodes: the layout of a graph that is lifted has storages beside those that they were packed in
+    let others = forward.parameters().filter(|(id, _)| !read.contains(id));
+    let others = others.flat_map(|(id, _)| &forward.layout.get(id).parts);
     let others: Vec<String> = others.map(|part| part.name.clone()).collect();
     if !others.is_empty() {
         options.groups.push(Group::frozen(Names::Exactly(others)));
@@ -65,21 +67,12 @@ pub(crate) fn freeze_others(forward: &Graph, options: &TrainOptions) -> TrainOpt
 fn made_of(graph: &Graph, value: ValueId) -> BTreeSet<StorageId> {
     let mut live = vec![false; graph.nodes().len()];
     live[value.node.0] = true;
-    let mut storages = BTreeSet::new();
-    for (id, node) in graph.nodes().rev().filter(|(id, _)| id.0 <= value.node.0) {
+    for (id, node) in graph.nodes().rev() {
         if live[id.0] {
             node.inputs.iter().filter(|v| carries(graph.ty(**v))).for_each(|v| live[v.node.0] = true);
-            storages.extend(parameter(&node.op));
         }
     }
-    storages
-}
-
-pub(super) fn parameter(op: &Op) -> Option<StorageId> {
-    match op {
-        Op::Parameter(storage) => Some(*storage),
-        _ => None,
-    }
+    graph.parameters().filter(|(_, node)| live[node.0]).map(|(storage, _)| storage).collect()
 }
 
 /// The settings of a storage's parts, neighbours of the same joined.
@@ -103,7 +96,7 @@ fn rows(storage: &Storage, options: &TrainOptions) -> Vec<(Range<usize>, Setting
 
 /// Every name that a group spells out stands for a parameter, whether something reads it or not.
 fn check_groups(graph: &Graph, options: &TrainOptions) -> Result<(), TrainError> {
-    let parts = || graph.layout.iter().flat_map(|(_, storage)| &storage.parts);
+    let parts = || graph.layout.parameters().map(|(part, _)| part);
     for group in &options.groups {
         let missing = match &group.names {
             Names::All | Names::Vectors => None,

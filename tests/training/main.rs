@@ -7,10 +7,14 @@ mod half;
 mod limits;
 mod losses;
 
+use kiln::caps::DeviceCaps;
 use kiln::graph::{Builder, CrossEntropy, DType, Graph, LossReduction, Part, TensorType, ValueId};
-use kiln::model::Loss;
+use kiln::lift::lift;
+use kiln::model::{Gptlite, GptliteConfig, Loss};
+use kiln::session::CompileOptions;
 use kiln::tensor::Tensor;
 use kiln::train::{Group, Names, Optimiser, Schedule, TrainOptions, training_step};
+use kiln::trainer::compile_training;
 use trained::{GOLDENS, Golden, Named, OnReference, golden_options};
 
 #[test]
@@ -288,4 +292,17 @@ fn g06_tied_weights_get_the_sum_of_both_gradients() {
     let sum: Vec<f64> = untied[0].iter().zip(&untied[1]).map(|(a, b)| a + b).collect();
     assert!(untied.iter().all(|g| g.iter().any(|v| *v != 0.0)));
     assert_near("tied", &tied[0], &sum, 1e-12);
+}
+
+#[test]
+fn a_graph_that_was_lifted_before_is_trained_as_one_that_was_not() {
+    // storages that were packed stay in its layout, read by nothing
+    let forward = Gptlite::new(GptliteConfig::new(11, 2, 16, 2, 8)).build_training(2, 8, Loss::CrossEntropy).unwrap();
+    let (lifted, _) = lift(&forward).unwrap();
+    let trained = |graph: &Graph| {
+        let (options, caps) = (CompileOptions::default(), DeviceCaps::PORTABLE);
+        let compiled = compile_training(graph, &TrainOptions::default(), &caps, &options).unwrap();
+        compiled.graph.parameters().filter(|(_, node)| compiled.graph.is_state(*node)).count()
+    };
+    assert_eq!(trained(&lifted), trained(&forward));
 }
