@@ -377,18 +377,21 @@ fn masks_lengths_and_causality_together() {
     check_all(session, &cases, 1e-5);
 }
 
-#[test]
-fn heads_cut_out_of_a_packed_projection_need_no_copy() {
-    let Some(session) = session() else { return };
-    let (heads, d) = (3, 12);
-    let width = heads * d;
+/// Causal attention of 19 positions over the thirds of one input.
+fn packed(entries: usize, heads: usize, width: usize) -> (Graph, Named) {
+    let dims = [entries, 19, 3 * width];
     let mut b = Builder::new();
-    let qkv = b.input("qkv", TensorType::new(DType::F32, [2, 19, 3 * width])).unwrap();
+    let qkv = b.input("qkv", TensorType::new(DType::F32, dims)).unwrap();
     let [q, k, v] = [0, 1, 2].map(|i| b.slice(qkv, 2, i * width, width).unwrap());
     let out = b.attention(q, k, v, heads, 0.3, true, None, None).unwrap();
     b.output("out", out).unwrap();
-    let graph = b.finish().unwrap();
-    let inputs = device::named([("qkv", fill_as(DType::F32, &[2, 19, 3 * width], |i| noise(8, i)))]);
+    (b.finish().unwrap(), device::named([("qkv", fill_as(DType::F32, &dims, |i| noise(8, i)))]))
+}
+
+#[test]
+fn heads_cut_out_of_a_packed_projection_need_no_copy() {
+    let Some(session) = session() else { return };
+    let (graph, inputs) = packed(2, 3, 36);
     check(session, &graph, &Named::new(), &inputs, Mode::Fused, 1e-5);
     let compiled = compile(&graph, session.caps(), &CompileOptions::default()).unwrap();
     assert_eq!(compiled.recording.dispatches.len(), 1, "{}", compiled.recording);
@@ -421,14 +424,7 @@ fn a_batch_over_the_binding_limit_is_cut_at_its_entries() {
 #[test]
 fn packed_operands_whose_parts_fit_a_binding_are_copied_apart() {
     let Some(session) = session() else { return };
-    let (heads, width) = (2, 12);
-    let mut b = Builder::new();
-    let qkv = b.input("qkv", TensorType::new(DType::F32, [1, 19, 3 * width])).unwrap();
-    let [q, k, v] = [0, 1, 2].map(|i| b.slice(qkv, 2, i * width, width).unwrap());
-    let out = b.attention(q, k, v, heads, 0.3, true, None, None).unwrap();
-    b.output("out", out).unwrap();
-    let graph = b.finish().unwrap();
-    let inputs = device::named([("qkv", fill_as(DType::F32, &[1, 19, 3 * width], |i| noise(8, i)))]);
+    let (graph, inputs) = packed(1, 2, 12);
     let expected = evaluate(&graph, &Named::new(), &inputs).unwrap();
     for cpu in [true, false] {
         // a part has 912 bytes, and its window in what is packed 2,640

@@ -2,6 +2,7 @@
 //! kernel.
 
 use super::chain_wgsl::{Printer, vector};
+use super::split::furthest;
 use super::template::render;
 use super::view::{coalesce, window};
 use super::{Access, Estimate, KernelError, KernelKey, Launch, ParamSpace, View, wgsl_type};
@@ -223,13 +224,12 @@ fn split(
             // whole groups of four stay together
             let last = space.dims.len() - 1;
             let least = |d: usize| if d == last && key.width == 4 { 8 } else { 2 };
-            let mut large = (0..=last).rev().filter(|d| space.dims[*d] >= least(*d));
+            let mut large = (0..=last).filter(|d| space.dims[*d] >= least(*d));
             let dim = match error {
                 KernelError::Binding { operand, .. } => {
-                    let reach = |d: usize| (space.dims[d] - 1) * space.strides[operand][d];
-                    large.filter(|d| reach(*d) > 0).max_by_key(|d| reach(*d))
+                    furthest(large.map(|d| (space.dims[d], space.strides[operand][d], d))).map(|(_, d)| d)
                 }
-                _ => large.next_back(),
+                _ => large.next(),
             };
             let Some(d) = dim else { return Err(error) };
             let half = space.dims[d] / 2 / 4 * 4;

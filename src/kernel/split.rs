@@ -28,6 +28,13 @@ pub(super) fn limit(caps: &DeviceCaps) -> u64 {
     caps.max_binding_bytes.min(MOST_BOUND)
 }
 
+/// Of dimensions, each with its size, its stride in an operand that no binding covers and what it is, that along which the
+/// operand's window reaches furthest, the first of equals; `None` if it is one element.
+pub(super) fn furthest<T>(dims: impl DoubleEndedIterator<Item = (usize, usize, T)>) -> Option<(usize, T)> {
+    let reach = dims.rev().map(|(size, stride, what)| (size.saturating_sub(1) * stride, (size, what)));
+    reach.filter(|(reach, _)| *reach > 0).max_by_key(|(reach, _)| *reach).map(|(_, dim)| dim)
+}
+
 /// The fewest rows after which every tensor is at an aligned offset again.
 fn aligned_rows(row_bytes: &[u64], caps: &DeviceCaps) -> u64 {
     let align = caps.storage_align.max(1);

@@ -11,8 +11,8 @@ mod positions;
 mod slices;
 mod stacks;
 
-use crate::graph::{Graph, GraphError, Op, ParamLayout, Report, StorageId, ValueId, dead_code};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::graph::{Graph, GraphError, NodeId, Op, ParamLayout, Report, StorageId, ValueId, dead_code};
+use std::collections::BTreeSet;
 
 type Pass = fn(&Graph, &LiftLimits, &mut Report) -> Result<Graph, GraphError>;
 
@@ -102,14 +102,9 @@ fn storage(graph: &Graph, value: ValueId) -> Option<StorageId> {
 /// Parameters that may be put together with others: one node reads each, and no run updates it.
 fn own_parameters(graph: &Graph) -> BTreeSet<StorageId> {
     let uses = graph.use_counts();
-    let mut readers: BTreeMap<StorageId, usize> = BTreeMap::new();
-    for (id, node) in graph.nodes() {
-        if let Op::Parameter(storage) = node.op {
-            // an update is one more, that must find it where it writes it
-            *readers.entry(storage).or_insert(0) += uses[id.0][0] + usize::from(graph.is_state(id));
-        }
-    }
-    readers.into_iter().filter(|(_, readers)| *readers == 1).map(|(storage, _)| storage).collect()
+    // an update is one more, that must find it where it writes it
+    let readers = |node: NodeId| uses[node.0][0] + usize::from(graph.is_state(node));
+    graph.parameters().filter(|(_, node)| readers(*node) == 1).map(|(storage, _)| storage).collect()
 }
 
 /// The name, or the first of `name_2`, `name_3`, … that no storage has.

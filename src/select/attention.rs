@@ -149,10 +149,7 @@ impl Selector<'_> {
     ) -> Result<Vec<Launch<usize>>, Fault> {
         loop {
             match launches(self, operands) {
-                Err(KernelError::Layout { operand }) => {
-                    operands[operand] = self.copy(id, &operands[operand].clone())?
-                }
-                Err(KernelError::Binding { operand, .. })
+                Err(KernelError::Layout { operand } | KernelError::Binding { operand, .. })
                     if operands.get(operand).is_some_and(|o| !o.view.is_dense()) =>
                 {
                     operands[operand] = self.copy(id, &operands[operand].clone())?

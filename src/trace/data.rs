@@ -180,7 +180,8 @@ pub struct Tensor {
     pub bytes: u64,
     /// Index in [`Memory::slots`], for a temporary that is touched.
     pub slot: Option<usize>,
-    /// First and last dispatch that touch it or run beside one that does; the last is the number of dispatches for an output.
+    /// First and last dispatch that touch it or run beside one that does; the last is the number of dispatches for an
+    /// output.
     pub alive: Option<(usize, usize)>,
 }
 

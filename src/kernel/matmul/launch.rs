@@ -6,6 +6,7 @@ use super::units_tile::{self, Needs};
 use super::{Columns, MatmulKey, Side};
 use crate::caps::DeviceCaps;
 use crate::graph::{Chain, DType};
+use crate::kernel::split::furthest;
 use crate::kernel::units::{Exponents, Units};
 use crate::kernel::view::{coalesce, window};
 use crate::kernel::{Estimate, KernelError, KernelKey, Launch, View};
@@ -212,14 +213,12 @@ impl Matmul<'_> {
             Err(error) => error,
         };
         let KernelError::Binding { operand, .. } = error else { return Err(error) };
-        // where its window reaches furthest: along batch entries, rows, or B's columns where those lie apart
-        // exponents are smaller than what they are of
+        // exponents, which are no operands here, are smaller than what they are of
         let Some(o) = q.operands.get(operand) else { return Err(error) };
-        let lead = (0..q.lead.len()).filter(|d| q.lead[*d] > 1).map(|d| (q.lead[d], o.lead[d], Some(d)));
+        // batch entries and rows, and B's columns where those lie apart
+        let lead = (0..q.lead.len()).map(|d| (q.lead[d], o.lead[d], Some(d)));
         let columns = (operand == 1 && o.n != 1 && q.n > 4).then_some((q.n, o.n, None));
-        let reach = |(size, stride, _): &(usize, usize, Option<usize>)| (size - 1) * stride;
-        let furthest = columns.into_iter().chain(lead.rev()).filter(|d| reach(d) > 0).max_by_key(reach);
-        let Some((size, _, dim)) = furthest else { return Err(error) };
+        let Some((size, dim)) = furthest(lead.chain(columns)) else { return Err(error) };
         let half = if size >= 8 { size / 2 / 4 * 4 } else { size / 2 };
         for (start, len) in [(0, half), (half, size - half)] {
             let mut part = q.clone();
